@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <unordered_map>
 
 #include "sim/replay/largest_scale.h"
 
@@ -21,10 +22,13 @@ std::vector<GradientBracket> FindBrackets(std::span<const LoggedStep> steps,
     bracket.last = i;
     ++(steps[i].overflow ? bracket.skipped : bracket.applied);
   }
+  std::unordered_map<float, double> bounds;  // by scale
   for (GradientBracket& bracket : brackets) {
     const auto scale = static_cast<float>(bracket.scale);
     if (!(scale > 0) || std::isinf(scale)) continue;
-    const double bound = LargestMagnitude(conversion, scale);
+    const auto [found, is_new] = bounds.try_emplace(scale);
+    if (is_new) found->second = LargestMagnitude(conversion, scale);
+    const double bound = found->second;
     if (bracket.applied > 0) bracket.at_most = bound;
     if (bracket.skipped > 0) bracket.above = bound;
   }

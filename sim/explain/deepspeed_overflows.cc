@@ -20,24 +20,25 @@ bool IsFp16Optimizer(const LogEvent& event) {
 // The optimizer repeats what its loss scaler has just said.
 void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
   constexpr size_t kRecent = 2;
-  std::deque<LogEvent> said;
-  std::vector<LogEvent> kept;
+  std::deque<StatedScales> said;
+  size_t kept = 0;
   for (LogEvent& event : events) {
-    const auto is_said = [&](const LogEvent& other) { return SameScales(other, event); };
-    if (event.from_optimizer && std::ranges::any_of(said, is_said)) continue;
-    if (IsFp16Optimizer(event) && !kept.empty() && IsFp16Optimizer(kept.back()) &&
-        SameScales(kept.back(), event)) {
+    const StatedScales scales = ScalesOf(event);
+    if (event.from_optimizer && std::ranges::count(said, scales) > 0) continue;
+    if (IsFp16Optimizer(event) && kept > 0 && IsFp16Optimizer(events[kept - 1]) &&
+        ScalesOf(events[kept - 1]) == scales) {
       continue;
     }
     if (IsOverflowWithScale(event) && !event.from_optimizer &&
-        (said.empty() || !SameScales(said.back(), event))) {
-      said.push_back(event);
+        (said.empty() || said.back() != scales)) {
+      said.push_back(scales);
       if (said.size() > kRecent) said.pop_front();
     }
     if (event.kind == Kind::kGrowth) said.clear();
-    kept.push_back(std::move(event));
+    LogEvent& place = events[kept++];
+    if (&place != &event) place = std::move(event);
   }
-  events = std::move(kept);
+  events.resize(kept);
 }
 
 // An overflow whose scales are not stated.
@@ -121,10 +122,10 @@ class Growths {
       interval_ = event.interval;
       return false;
     }
-    if (last_ && SameScales(*last_, event)) return false;
+    if (last_ == ScalesOf(event)) return false;
     event.interval = interval_;
     if (overflow_ && interval_.value_or(0) > 0) Number(event);
-    last_ = event;
+    last_ = ScalesOf(event);
     return true;
   }
 
@@ -136,7 +137,7 @@ class Growths {
     event.number = first + intervals_ * *interval_;
   }
 
-  std::optional<LogEvent> last_;
+  std::optional<StatedScales> last_;
   std::optional<int64_t> interval_, overflow_;
   int64_t intervals_ = 0, done_ = 0;
 };
@@ -145,10 +146,6 @@ class Growths {
 
 bool IsOverflowWithScale(const LogEvent& event) {
   return event.kind == Kind::kOverflow && event.next;
-}
-
-bool SameScales(const LogEvent& a, const LogEvent& b) {
-  return a.used == b.used && a.next == b.next;
 }
 
 void JoinDeepSpeedOverflows(std::vector<LogEvent>& events) {

@@ -17,6 +17,7 @@ inline constexpr int64_t kPlainSteps = 4;
 // The steps taken on all ways, and how many may be.
 struct Work {
   uint64_t done = 0, most = 0;
+  uint64_t trials = 0;    // see AddTrial
   bool given_up = false;  // too many ways in parallel
 
   bool IsTooMuch() const { return given_up || done > most; }
@@ -28,6 +29,14 @@ struct Work {
   void AddPlain(int64_t first, int64_t count) {
     const auto until = [](int64_t step) { return (step + kPlainSteps - 1) / kPlainSteps; };
     done += static_cast<uint64_t>(until(first + count) - until(first));
+  }
+
+  // Notes that an overflow was tried right after a step that changed the scale. Such a trial takes
+  // as long as a step that leaves a choice, but most policies change the scale rarely: it counts as
+  // a step only after many of them.
+  void AddTrial() {
+    constexpr uint64_t kMany = 4'000'000;
+    if (++trials > std::min(most, kMany) * kPlainSteps) ++done;
   }
 
   // After this number of plain steps it is certainly, or nearly, too much.

@@ -35,13 +35,13 @@ bool SameMessage(const LogEvent& a, const LogEvent& b) {
 // Two stacks report one overflow: Paddle and PaddleNLP, a scaler and the script that has it. The
 // wording that comes first speaks; one of the two may leave out the scale that was used.
 void DropOtherWordings(std::vector<LogEvent>& events) {
-  std::optional<LogEvent> last;
+  std::optional<StatedScales> last;
   std::optional<uint8_t> wording;
   const auto repeats = [&](const LogEvent& event) {
     if (!IsOverflowWithScale(event) || event.number) return false;
     if (!wording) wording = event.wording;
     if (event.wording == *wording) {
-      last = event;
+      last = ScalesOf(event);
       return false;
     }
     return last && event.next->value == last->next->value &&

@@ -42,27 +42,30 @@ bool AdvanceClean(const Stretch& stretch, Branch& branch, Work& work) {
   return Fits(stretch.next, branch.scaler.scale());
 }
 
-// True if the scale is too high for a message already: clean steps only raise it.
-bool IsBeyond(const LoggedOverflow& logged, double scale, const Branch& branch) {
+// True if the scale is too high for a message already: clean steps only raise it. `trial` is memory
+// for another branch.
+bool IsBeyond(const LoggedOverflow& logged, double scale, const Branch& branch,
+              std::optional<Branch>& trial) {
   if (logged.used) return scale > logged.used->high;
-  Branch other = branch;
-  for (int64_t i = 0; i <= kMostHiddenOverflows && !other.ended; ++i) {
-    TakeStep(true, other);
-    if (!logged.next || other.scaler.scale() <= logged.next->high) return false;
+  if (!logged.next) return false;
+  trial = branch;
+  for (int64_t i = 0; i <= kMostHiddenOverflows && !trial->ended; ++i) {
+    TakeStep(true, *trial);
+    if (trial->scaler.scale() <= logged.next->high) return false;
   }
   return true;
 }
 
-// Returns the branch after the overflow of a message, or after the last of several where only that
-// is stated.
-std::optional<Branch> Overflowed(const Stretch& stretch, Branch branch) {
+// Takes the overflow of a message, or several where only the last of them is stated; false if it
+// does not fit.
+bool TakeStated(const Stretch& stretch, Branch& branch) {
   const LoggedOverflow& logged = stretch.overflows.front();
   const int64_t most = stretch.hides_overflows ? kMostHiddenOverflows : 0;
   for (int64_t hidden = 0; hidden <= most; ++hidden) {
-    if (TakeOverflow(logged, branch.way.clean + hidden, stretch.announced, branch)) return branch;
+    if (TakeOverflow(logged, branch.way.clean + hidden, stretch.announced, branch)) return true;
     if (branch.ended) break;
   }
-  return std::nullopt;
+  return false;
 }
 
 // Returns the ways on if the number of steps is not known: takes clean steps until the message
@@ -70,6 +73,7 @@ std::optional<Branch> Overflowed(const Stretch& stretch, Branch branch) {
 // followed.
 std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work& work) {
   std::vector<Branch> found;
+  std::optional<Branch> trial;
   const bool grows = stretch.overflows.empty();
   int64_t since_change = 0;
   double scale = NextScale(branch.scaler, stretch.announced);
@@ -79,11 +83,13 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
     branch.way.clean = clean;
     if (since_change == kMostUnchangedSteps) break;
     if (!grows && since_change < 2) {
+      if (since_change == 0) work.AddTrial();
       const LoggedOverflow& logged = stretch.overflows.front();
       const double used = stretch.announced ? branch.scaler.scale() : scale;
-      if (IsBeyond(logged, used, branch)) break;
+      if (IsBeyond(logged, used, branch, trial)) break;
       if (Fits(logged.used, used)) {
-        if (auto other = Overflowed(stretch, branch)) found.push_back(std::move(*other));
+        trial = branch;
+        if (TakeStated(stretch, *trial)) found.push_back(*trial);
       }
     }
     const bool at_once = !stretch.announced && (grows || since_change >= 2);
@@ -130,19 +136,27 @@ std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches
 // Appends the steps of one stretch, and moves the scaler through it.
 void AppendSteps(const Stretch& stretch, const Way& way, LossScaler& scaler, int64_t& clean,
                  std::vector<LoggedStep>& steps) {
-  auto next = way.overflow_at.begin();
   const int64_t count =
       stretch.steps.value_or(way.clean + static_cast<int64_t>(way.overflow_at.size()));
-  for (int64_t at = 0; at < count; ++at) {
-    const bool overflow = next != way.overflow_at.end() && *next == at;
-    if (overflow) ++next;
-    if (stretch.steps || overflow) {
-      steps.push_back({scaler.scale(), overflow, stretch.line, std::exchange(clean, 0)});
+  const auto take_clean_until = [&](int64_t at, int64_t end) {
+    if (stretch.steps) {
+      for (; at < end; ++at) {
+        steps.push_back({scaler.scale(), false, stretch.line, std::exchange(clean, 0)});
+        scaler.Next(InputOf(false));
+      }
     } else {
-      ++clean;
+      clean += end - at;
+      while (at < end) at += scaler.NextClean(end - at, CleanUntil::kEnd).count;
     }
-    scaler.Next(InputOf(overflow));
+  };
+  int64_t at = 0;
+  for (const int64_t overflow_at : way.overflow_at) {
+    take_clean_until(at, overflow_at);
+    steps.push_back({scaler.scale(), true, stretch.line, std::exchange(clean, 0)});
+    scaler.Next(InputOf(true));
+    at = overflow_at + 1;
   }
+  take_clean_until(at, count);
 }
 
 }  // namespace
