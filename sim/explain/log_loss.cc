@@ -68,12 +68,24 @@ std::optional<double> ReadLoss(std::string_view text) {
   return error == std::errc::result_out_of_range ? 0 : value;
 }
 
+// False if no name of kLossNames with a number follows: each ends in "oss", or in "oss_step".
+bool MayHaveLoss(std::string_view line) {
+  constexpr std::string_view kEnd = "oss", kStep = "_step";
+  for (size_t at = line.find(kEnd); at != line.npos; at = line.find(kEnd, at + 1)) {
+    std::string_view rest = line.substr(at + kEnd.size());
+    if (rest.starts_with(kStep)) rest.remove_prefix(kStep.size());
+    if (ReadLoss(rest)) return true;
+  }
+  return false;
+}
+
 struct FoundLoss {
   double value = 0;
   std::string_view name, rest;  // what follows the name
 };
 
 std::optional<FoundLoss> FindLoss(std::string_view line) {
+  if (!MayHaveLoss(line)) return std::nullopt;
   for (const std::string_view name : kLossNames) {
     for (size_t at = line.find(name); at != line.npos; at = line.find(name, at + 1)) {
       const size_t end = at + name.size();
@@ -161,22 +173,30 @@ void AddEpochMean(std::string_view line, std::string_view rest, PrintedLoss& los
   loss.epoch_mean = ReadLoss(rest.substr(open));
 }
 
-}  // namespace
-
-std::optional<PrintedLoss> RecognizeLoss(std::string_view line) {
-  const auto is_there = [&](std::string_view start) { return HasWordBeginning(line, start); };
-  if (std::ranges::any_of(kOtherRuns, is_there)) return std::nullopt;
+// The loss of a run that may be another one than the training.
+std::optional<PrintedLoss> LossOfAnyRun(std::string_view line) {
   if (auto loss = LossRow(line)) return loss;
   if (auto loss = FirstOutput(line)) return loss;
-  PrintedLoss loss = {.step = StepOf(line)};
-  loss.skipped = IntegerAfter(line, "number of skipped iterations");
+  PrintedLoss loss;
   loss.nonfinite = IntegerAfter(line, "number of nan iterations");
   const auto found = FindLoss(line);
+  if (!found && !loss.nonfinite) return std::nullopt;
+  loss.skipped = IntegerAfter(line, "number of skipped iterations");
   // Megatron-LM prints no loss where it has skipped each iteration.
-  if (!found && (loss.skipped.value_or(0) == 0 || !loss.nonfinite)) return std::nullopt;
+  if (!found && loss.skipped.value_or(0) == 0) return std::nullopt;
+  loss.step = StepOf(line);
   if (found) loss.value = found->value;
   loss.over = OverWhich(line, found ? found->name : std::string_view());
   if (found) AddEpochMean(line, found->rest, loss);
+  return loss;
+}
+
+}  // namespace
+
+std::optional<PrintedLoss> RecognizeLoss(std::string_view line) {
+  const std::optional<PrintedLoss> loss = LossOfAnyRun(line);
+  const auto is_there = [&](std::string_view start) { return HasWordBeginning(line, start); };
+  if (loss && std::ranges::any_of(kOtherRuns, is_there)) return std::nullopt;
   return loss;
 }
 
