@@ -97,8 +97,9 @@ class PathBuilder {
 
   void AddOverflow(const LogEvent& event) {
     if (!event.number) {
-      pending_.push_back(event);
+      pending_.push_back(&event);
       ++overflows_;
+      if (!has_records_) Flush();
       return;
     }
     if (*event.number < done_) return;  // another rank's copy
@@ -115,13 +116,13 @@ class PathBuilder {
 
   // Each message that no count of steps frames ends a stretch of its own.
   void Flush() {
-    for (const LogEvent& event : pending_) {
-      Stretch stretch = {.line = event.line};
-      stretch.overflows.push_back({event.used, event.next, event.line});
+    for (const LogEvent* const event : pending_) {
+      Stretch stretch = {.line = event->line};
+      stretch.overflows.push_back({event->used, event->next, event->line});
       stretch.last = LastStep::kSkipped;
-      stretch.announced = event.stack == LogStack::kMxnet;
+      stretch.announced = event->stack == LogStack::kMxnet;
       stretch.hides_overflows =
-          event.stack == LogStack::kColossalAi || event.stack == LogStack::kPaddle;
+          event->stack == LogStack::kColossalAi || event->stack == LogStack::kPaddle;
       path_.stretches.push_back(std::move(stretch));
     }
     pending_.clear();
@@ -227,8 +228,8 @@ class PathBuilder {
   // Adds the steps up to a number of done ones, after which the scale is `next`.
   void AppendUntil(int64_t end, const LogEvent& event, const std::optional<PrintedNumber>& next) {
     Stretch stretch = {.line = event.line, .steps = end - done_};
-    for (const LogEvent& overflow : pending_) {
-      stretch.overflows.push_back({overflow.used, overflow.next, overflow.line});
+    for (const LogEvent* const overflow : pending_) {
+      stretch.overflows.push_back({overflow->used, overflow->next, overflow->line});
     }
     pending_.clear();
     LeaveOutSurplus(stretch);
@@ -310,7 +311,7 @@ class PathBuilder {
 
   std::vector<LogEvent> events_;
   ScalePath path_;
-  std::vector<LogEvent> pending_;  // overflows since the last record
+  std::vector<const LogEvent*> pending_;  // overflows since the last record
   LogStart start_;
   int64_t done_ = 0;  // steps before the next stretch
   int64_t overflows_ = 0;

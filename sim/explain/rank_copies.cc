@@ -11,14 +11,14 @@ using Same = std::function<bool(size_t, size_t)>;
 // How far the first rank may be ahead of the last one, in messages.
 constexpr size_t kMostLead = 3;
 
-// Messages that ranks print with others between them could be those of one rank: only next to
-// messages whose copies follow each other are they taken for copies.
-bool HasCopiesInARow(const Same& same, size_t count, size_t ranks) {
+// Returns how many equal messages follow each other at most.
+size_t MostInARow(const Same& same, size_t count) {
+  size_t most = 0;
   for (size_t i = 0, end = 0; i < count; i = end) {
     while (end < count && same(i, end)) ++end;
-    if (end - i >= ranks) return true;
+    most = std::max(most, end - i);
   }
-  return false;
+  return most;
 }
 
 // Returns the messages of the first rank; none if the sequence is not that of `ranks` ranks.
@@ -46,12 +46,13 @@ std::vector<size_t> FirstOf(size_t ranks, size_t count, const Same& same) {
 
 RankCopies FindRankCopies(size_t count, const Same& same) {
   RankCopies copies;
-  const size_t most = std::min<size_t>(count / 2, 4096);
+  // Messages that ranks print with others between them could be those of one rank: only next to
+  // messages whose copies follow each other are they taken for copies.
+  const size_t most = std::min({count / 2, size_t{4096}, MostInARow(same, count)});
   size_t of_first = 0;  // all ranks print the first message, and perhaps do so again
   for (size_t i = 0; i < count; ++i) of_first += same(0, i) ? 1 : 0;
   for (size_t ranks = std::min(of_first, most); ranks >= 2; --ranks) {
     if (count % ranks != 0 || of_first % ranks != 0) continue;
-    if (!HasCopiesInARow(same, count, ranks)) continue;
     copies.kept = FirstOf(ranks, count, same);
     if (copies.kept.empty()) continue;
     copies.ranks = ranks;
