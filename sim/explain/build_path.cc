@@ -241,8 +241,14 @@ class PathBuilder {
     stretch.next = next;
     if (next) last_scale_ = next->value;
     seen_.reset();
-    path_.stretches.push_back(std::move(stretch));
+    if (!TellsNothing(stretch)) path_.stretches.push_back(std::move(stretch));
     done_ = end;
+  }
+
+  // True where a line repeats the scale after the step that the line before it told.
+  bool TellsNothing(const Stretch& stretch) const {
+    return stretch.steps == 0 && stretch.overflows.empty() && !path_.stretches.empty() &&
+           path_.stretches.back().next == stretch.next;
   }
 
   // Of messages that are more than the steps, the last ones count.

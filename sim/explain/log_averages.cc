@@ -55,14 +55,16 @@ void DropMixedMeans(LogEvents& log) {
 }
 
 // The scale after a step is the median of the steps around it: one of those that the lines from
-// there on tell, until the window has passed.
+// there on tell, until the window has passed, which takes a step for each line at least.
 void WidenMedians(LogEvents& log) {
   bool any = false;
   for (auto event = log.events.begin(); event != log.events.end(); ++event) {
     if (event->median_of <= 1 || !event->next || !IsRecord(*event)) continue;
     any = true;
-    for (auto later = event + 1; later != log.events.end(); ++later) {
+    int64_t lines = 0;
+    for (auto later = event + 1; later != log.events.end() && lines < event->median_of; ++later) {
       if (!later->next || !IsRecord(*later)) continue;
+      ++lines;
       event->next->low = std::min(event->next->low, later->next->value);
       event->next->high = std::max(event->next->high, later->next->value);
       if (*later->number >= *event->number + event->median_of) break;

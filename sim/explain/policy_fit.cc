@@ -68,6 +68,30 @@ bool TakeStated(const Stretch& stretch, Branch& branch) {
   return false;
 }
 
+// Takes clean steps of a branch. Where scales are announced, the one that would be printed is that
+// of a scaler one step ahead.
+class CleanWalk {
+ public:
+  CleanWalk(bool announced, Branch& branch) : branch_(branch) {
+    if (!announced) return;
+    ahead_ = branch.scaler;
+    ahead_->Next({});
+  }
+
+  double PrintedScale() const { return ahead_ ? ahead_->scale() : branch_.scaler.scale(); }
+
+  // Takes up to `most`, up to the first that changes the printed scale.
+  CleanSteps TakeToChange(int64_t most) {
+    if (!ahead_) return TakeCleanSteps(most, CleanUntil::kChange, branch_);
+    const int64_t count = ahead_->NextClean(most, CleanUntil::kChange).count;
+    return TakeCleanSteps(count, CleanUntil::kEnd, branch_);
+  }
+
+ private:
+  Branch& branch_;
+  std::optional<LossScaler> ahead_;
+};
+
 // Returns the ways on if the number of steps is not known: takes clean steps until the message
 // fits. It may fit after any number of them at the same scale; only the two smallest numbers are
 // followed.
@@ -76,7 +100,8 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
   std::optional<Branch> trial;
   const bool grows = stretch.overflows.empty();
   int64_t since_change = 0;
-  double scale = NextScale(branch.scaler, stretch.announced);
+  CleanWalk walk(stretch.announced, branch);
+  double scale = walk.PrintedScale();
   for (int64_t clean = 0; clean < kMostCleanSteps && found.size() < 2; ++clean) {
     work.AddPlain(clean, 1);
     if (work.IsTooMuch()) break;
@@ -92,15 +117,15 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
         if (TakeStated(stretch, *trial)) found.push_back(*trial);
       }
     }
-    const bool at_once = !stretch.announced && (grows || since_change >= 2);
+    const bool at_once = grows || since_change >= 2;
     const int64_t unchanged = std::min(kMostUnchangedSteps - since_change, kMostCleanSteps - clean);
-    const CleanSteps taken = TakeCleanSteps(at_once ? unchanged : 1, CleanUntil::kChange, branch);
+    const CleanSteps taken = walk.TakeToChange(at_once ? unchanged : 1);
     if (!taken.fits) break;
     work.AddPlain(clean + 1, taken.count - 1);
     if (work.IsTooMuch()) break;
     clean += taken.count - 1;
     const double before = scale;
-    scale = NextScale(branch.scaler, stretch.announced);
+    scale = walk.PrintedScale();
     const bool changed = scale != before;
     since_change = changed ? 0 : since_change + taken.count;
     if (!grows || !changed) continue;
@@ -129,7 +154,7 @@ std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches
       if (advance(stretch, branch, work)) next.push_back(std::move(branch));
     }
   }
-  RemoveTwins(next);
+  if (stretch.steps != 0) RemoveTwins(next);
   return next;
 }
 
