@@ -32,14 +32,12 @@ std::vector<size_t> FirstOf(size_t ranks, size_t count, const Same& same) {
     if (waiting == matched.rend()) {
       kept.push_back(i);
     } else {
-      ++*waiting;
-      std::ranges::sort(matched, std::greater{});
+      ++*std::ranges::lower_bound(matched, *waiting, std::greater{});  // the first that is equal
     }
     if (kept.size() - matched.back() > kMostLead) return {};
   }
   if (matched.back() != kept.size() || kept.size() < 2) return {};
-  const auto differs = [&](size_t i) { return !same(kept.front(), i); };
-  return std::ranges::any_of(kept, differs) ? kept : std::vector<size_t>();
+  return kept;
 }
 
 }  // namespace
@@ -51,6 +49,7 @@ RankCopies FindRankCopies(size_t count, const Same& same) {
   const size_t most = std::min({count / 2, size_t{4096}, MostInARow(same, count)});
   size_t of_first = 0;  // all ranks print the first message, and perhaps do so again
   for (size_t i = 0; i < count; ++i) of_first += same(0, i) ? 1 : 0;
+  if (of_first == count) return copies;  // equal ones alone could be of one rank
   for (size_t ranks = std::min(of_first, most); ranks >= 2; --ranks) {
     if (count % ranks != 0 || of_first % ranks != 0) continue;
     copies.kept = FirstOf(ranks, count, same);
