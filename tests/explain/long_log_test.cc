@@ -60,5 +60,21 @@ TEST(LongLog, PartsThatThreadsReadAreOneLog) {
   }
 }
 
+TEST(LongLog, GoingBackAgainAndAgainLeavesTheStretchesOfTheLastTime) {
+  const std::string run =
+      "INFO fairseq2 - Overflow detected at step 3, ignoring gradient, decreasing loss scale from "
+      "1.04858e+06 to 524288.\n"
+      "INFO fairseq2.recipe - Train Metrics (step 20) - Loss: 4.2 | grad_scale: 524288\n"
+      "INFO fairseq2.recipe - Train Metrics (step 40) - Loss: 4.0 | grad_scale: 524288\n";
+  const auto path_of = [&](size_t times) {
+    std::string text;
+    for (size_t i = 0; i < times; ++i) text += run;
+    const TempDir dir;
+    const std::array logs = {dir.Write("run.log", text)};
+    return BuildPath(ReadLogs(logs));
+  };
+  EXPECT_EQ(path_of(100).stretches.size(), path_of(2).stretches.size());
+}
+
 }  // namespace
 }  // namespace dlsim::sim
