@@ -213,6 +213,8 @@ std::vector<int> WindowSearch::Wanted() const {
     // Around the guess; then up or down from it, until the end lies between; then quarters.
     const bool below = ends.passes <= *guess_ - 1, above = ends.fails >= *guess_;
     if (!below && !above) {
+      // The prediction is rather too high: it has values that become zero err as others do.
+      if (windows_.empty()) ask_at(ends, *guess_ - 2);
       ask_at(ends, *guess_ - 1);
       ask_at(ends, *guess_);
     } else if (gap > kWideGap) {
