@@ -4,6 +4,19 @@
 #include <limits>
 
 namespace dlsim::sim {
+namespace {
+
+// Returns the scale that the original would print as the next one. One that is announced early acts
+// after one more step.
+double NextScale(const LossScaler& scaler, bool announced) {
+  if (!announced) return scaler.scale();
+  LossScaler later = scaler;
+  later.Next({});
+  return later.scale();
+}
+
+}  // namespace
+
 bool Fits(const std::optional<PrintedNumber>& printed, double scale) {
   return !printed || printed->Holds(scale);
 }
@@ -26,13 +39,6 @@ CleanSteps TakeCleanSteps(int64_t most, CleanUntil until, Branch& branch) {
   const auto [count, last] = branch.scaler.NextClean(most, until);
   branch.ended = last.event && last.event->fatal;
   return {.count = count, .fits = !last.skip};
-}
-
-double NextScale(const LossScaler& scaler, bool announced) {
-  if (!announced) return scaler.scale();
-  LossScaler later = scaler;
-  later.Next({});
-  return later.scale();
 }
 
 bool MayTell(const LoggedOverflow& logged, const Branch& branch) {

@@ -37,10 +37,6 @@ struct CleanSteps {
 };
 CleanSteps TakeCleanSteps(int64_t most, CleanUntil until, Branch& branch);
 
-// Returns the scale that the original would print as the next one. One that is announced early acts
-// after one more step.
-double NextScale(const LossScaler& scaler, bool announced);
-
 // False if the message of an overflow does not fit the scale, or the original has ended.
 bool MayTell(const LoggedOverflow& logged, const Branch& branch);
 

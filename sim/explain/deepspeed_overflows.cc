@@ -21,24 +21,23 @@ bool IsFp16Optimizer(const LogEvent& event) {
 void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
   constexpr size_t kRecent = 2;
   std::deque<StatedScales> said;
-  size_t kept = 0;
-  for (LogEvent& event : events) {
+  std::optional<StatedScales> before;  // of the event before, if FP16_Optimizer printed it
+  const auto repeats = [&](const LogEvent& event) {
     const StatedScales scales = ScalesOf(event);
-    if (event.from_optimizer && std::ranges::count(said, scales) > 0) continue;
-    if (IsFp16Optimizer(event) && kept > 0 && IsFp16Optimizer(events[kept - 1]) &&
-        ScalesOf(events[kept - 1]) == scales) {
-      continue;
-    }
+    const bool is_fp16_optimizer = IsFp16Optimizer(event);
+    if (event.from_optimizer && std::ranges::count(said, scales) > 0) return true;
+    if (is_fp16_optimizer && before == scales) return true;
     if (IsOverflowWithScale(event) && !event.from_optimizer &&
         (said.empty() || said.back() != scales)) {
       said.push_back(scales);
       if (said.size() > kRecent) said.pop_front();
     }
     if (event.kind == Kind::kGrowth) said.clear();
-    LogEvent& place = events[kept++];
-    if (&place != &event) place = std::move(event);
-  }
-  events.resize(kept);
+    before.reset();
+    if (is_fp16_optimizer) before = scales;
+    return false;
+  };
+  std::erase_if(events, repeats);
 }
 
 // An overflow whose scales are not stated.
