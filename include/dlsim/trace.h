@@ -43,6 +43,10 @@ inline constexpr std::string_view kAutocastFloat32Key = "autocast_float32";
 // As that, of those of 16 bits whose overflow in fp16 changes nothing.
 inline constexpr std::string_view kHarmlessOverflowKey = "harmless_overflow";
 
+// The operations of the forward pass, what they give to one another and in which type under
+// autocast (docs/traces.md).
+inline constexpr std::string_view kForwardGraphKey = "forward_graph";
+
 // One recorded tensor. Its bytes lie in memory, or are read when they are needed.
 struct TraceTensor {
   std::string name;

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .arrays import quantize as quantize
     from .emulation import autocast_emulation as autocast_emulation
     from .export import CallableExport
+    from .keep import keep_float32 as keep_float32
     from .probes import Probe as Probe
     from .probes import open_probe as open_probe
     from .profiles import Profile as Profile
@@ -102,6 +103,7 @@ _LAZY: dict[str, str] = {
     "format_names": "_core",
     "formats": "runs",
     "info": "runs",
+    "keep_float32": "keep",
     "measure": "arrays",
     "merge": "runs",
     "open_probe": "probes",

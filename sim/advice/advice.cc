@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/advice/advice_text.h"
+#include "sim/advice/change.h"
 #include "sim/replay/profile_source.h"
 #include "sim/replay/replay_consumer.h"
 #include "sim/replay/trace_source.h"
@@ -140,8 +141,8 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
   return path;
 }
 
-Advice AdviseOn(const GradientSource& source, const AdviceRequest& request,
-                const ReplayOptions& options) {
+Advice WindowsOf(const GradientSource& source, const AdviceRequest& request,
+                 const ReplayOptions& options) {
   WindowConsumer windows(NamedFormats(request.formats), request.conversion, options,
                          request.recipe);
   windows.FindNoise(source);
@@ -149,6 +150,13 @@ Advice AdviseOn(const GradientSource& source, const AdviceRequest& request,
   ConsumerGroup group({&windows, &observer});
   ForEachStep(source, options.step, group);
   return Advise(windows.Take(source), request.tensors);
+}
+
+Advice AdviseOn(const GradientSource& source, const AdviceRequest& request,
+                const ReplayOptions& options) {
+  Advice advice = WindowsOf(source, request, options);
+  AddChanges(source, request, options, advice);
+  return advice;
 }
 
 Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request,

@@ -17,6 +17,11 @@ namespace dlsim::sim {
 // one would keep.
 bool HasRangeOfFloat32(const Format& format);
 
+// Whether the format can be used, with or without a loss scale.
+inline bool Trains(const FormatAdvice& format) {
+  return format.verdict == Verdict::kAsIs || format.verdict == Verdict::kWithScale;
+}
+
 // Where the scale of a step lies.
 enum class PathPlace : uint8_t { kInside, kBelow, kAbove, kNoneSafe };
 PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window);
@@ -28,6 +33,10 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
 // it is not safe and what the tensors lose. `windows` has at least one format and step.
 // `tensors`: the pattern of those that were read.
 Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors = "*");
+
+// What the windows of all steps say, without what to change.
+Advice WindowsOf(const GradientSource& source, const AdviceRequest& request,
+                 const ReplayOptions& options);
 
 // Adds what was found of scaled formats, and says it in the lines.
 void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice);

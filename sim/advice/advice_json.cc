@@ -67,6 +67,21 @@ Json JsonChannels(const ChannelHarm& harm) {
   return harm.mean.steps == 0 ? Json() : JsonNumber(harm.mean.mean());
 }
 
+Json JsonChange(const FormatAdvice& format) {
+  if (!format.change) return Json();
+  const Change& change = *format.change;
+  const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
+  return {{"keep_float32", change.keep_float32},
+          {"sources", change.sources},
+          {"because", change.because},
+          {"then", NameOf(change.then)},
+          {"scale", change.scale ? Json(*change.scale) : Json()},
+          {"window",
+           change.window ? Json{power(change.window->low), power(change.window->high)} : Json()},
+          {"share", change.share},
+          {"checked", false}};
+}
+
 Json JsonFormatAdvice(const FormatAdvice& format) {
   Json object = {{"format", format.format},
                  {"verdict", NameOf(format.verdict)},
@@ -100,6 +115,8 @@ Json JsonFormatAdvice(const FormatAdvice& format) {
                                          {"last_step", *tensor.last_step}});
   }
   object["noise_tensors"] = format.noise_tensors;
+  object["change"] = JsonChange(format);
+  object["instead"] = format.instead.empty() ? Json() : Json(format.instead);
   return object;
 }
 

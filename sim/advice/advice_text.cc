@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/advice/forward_text.h"
@@ -76,6 +78,67 @@ std::string Sentence(const FormatAdvice& format) {
   if (!scaling.empty()) return trains + (SawForward(format) ? " " : ", ") + scaling;
   return fmt::format("{}. Safe loss scales: {} ({}).", trains, WindowText(*format.window),
                      StepsText(format));
+}
+
+std::string ListOf(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + Printable(names[i]);
+  }
+  return text;
+}
+
+// What to keep in float32, by name if it is little, and where an operation stands in the code.
+std::string PartsText(const Change& change) {
+  if (change.keep_float32.size() > 2 * kNamed) {
+    return Counted(change.keep_float32.size(), "part") + " of the model";
+  }
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < change.keep_float32.size(); ++i) {
+    const bool operation = change.keep_float32[i].find('/') != std::string::npos;
+    const bool known = operation && !change.sources[i].empty();
+    parts.push_back(change.keep_float32[i] + (known ? " (" + change.sources[i] + ")" : ""));
+  }
+  return ListOf(parts);
+}
+
+std::string ThenText(const Change& change) {
+  if (change.then == Verdict::kFitsInForward) return "fits in forward";
+  if (!change.window) return "trains with dynamic loss scaling";
+  if (change.then == Verdict::kAsIs && change.window->low == kLowestWindowExponent) {
+    return "trains without loss scaling";
+  }
+  return "trains; safe loss scales: " + WindowText(*change.window);
+}
+
+// What to change where a format fails or is at risk in forward; empty lines are left out.
+std::vector<std::string> ChangeLines(const FormatAdvice& format, const Advice& advice) {
+  const bool fails =
+      format.verdict == Verdict::kFailsInForward || format.verdict == Verdict::kNoScaleIsSafe;
+  const std::string instead = format.instead.empty() ? "" : " Or " + format.instead + ".";
+  if (format.change) {
+    const Change& change = *format.change;
+    std::string code;
+    for (const std::string& name : change.keep_float32) {
+      code += (code.empty() ? "" : ", ") + Quoted(name);
+    }
+    return {fmt::format("  {} {} in float32 ({} of the multiplications): then {} {}, which "
+                        "dlsim.check_plan tries.{}",
+                        fails ? "Keep" : "To be safe, keep", PartsText(change),
+                        Percent(change.share), format.format, ThenText(change), instead),
+            "    dlsim.keep_float32(model, [" + code + "])"};
+  }
+  if (!fails || advice.recipe != Recipe::kAutocast) return {};
+  std::string text = advice.has_graph ? "No part of the model that could stay in float32 was found "
+                                        "to help, short of all of it."
+                                      : "";
+  if (!format.instead.empty()) {
+    std::string way = format.instead;
+    way.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(way.front())));
+    text += (text.empty() ? "" : " ") + way + ".";
+  }
+  if (text.empty()) return {};
+  return {"  " + text};
 }
 
 // The roles of which gradients were recorded.
@@ -200,6 +263,12 @@ std::string FormatPaths(const Advice& advice) {
 
 std::string Power(int exponent) { return ScaleText(std::ldexp(1.0, exponent)); }
 
+std::vector<std::string> LinesOn(const FormatAdvice& format, const Advice& advice) {
+  std::vector<std::string> lines = {format.format + "  " + Sentence(format)};
+  for (std::string& line : ChangeLines(format, advice)) lines.push_back(std::move(line));
+  return lines;
+}
+
 std::vector<std::string> AdviceLines(const Advice& advice) {
   size_t width = 0;
   for (const FormatAdvice& format : advice.formats) width = std::max(width, format.format.size());
@@ -207,6 +276,7 @@ std::vector<std::string> AdviceLines(const Advice& advice) {
   std::vector<std::string> lines;
   for (const FormatAdvice& format : advice.formats) {
     lines.push_back(fmt::format("{:<{}}  {}", format.format, width, Sentence(format)));
+    for (std::string& line : ChangeLines(format, advice)) lines.push_back(std::move(line));
   }
   for (const ScaledAdvice& format : advice.scaled) {
     lines.push_back(fmt::format("{:<{}}  {}", format.format, width, ScaledSentence(format)));

@@ -17,6 +17,9 @@ std::string Power(int exponent);
 // at risk if there are any.
 std::vector<std::string> AdviceLines(const Advice& advice);
 
+// The lines on one format of the advice: the verdict, and what to change where it fails.
+std::vector<std::string> LinesOn(const FormatAdvice& format, const Advice& advice);
+
 // The lines, as a report begins with them, each at most 80 columns wide.
 std::string FormatAdviceLines(const Advice& advice);
 

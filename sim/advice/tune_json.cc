@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "sim/advice/advice.h"
 #include "sim/advice/config_block_text.h"
 #include "sim/advice/evidence.h"
 #include "sim/advice/policy_score.h"
@@ -104,7 +105,8 @@ Json JsonTensors(const FormatTuning& tuning) {
 Json JsonBlocks(const FormatTuning& tuning) {
   Json blocks;
   for (const auto& [target, name] : EnumNames(ConfigTarget())) {
-    const std::optional<std::string> text = ConfigText(target, tuning);
+    const std::optional<std::string> text =
+        Trains(tuning) ? ConfigText(target, tuning) : std::nullopt;
     blocks[std::string(name)] = text ? Json(*text) : Json();
   }
   return blocks;
@@ -114,12 +116,12 @@ Json JsonFormat(const FormatTuning& tuning) {
   Json object = {{"format", tuning.format},
                  {"verdict", ScalingAdvised(tuning)},
                  {"reason", tuning.reason},
-                 {"recommended", JsonChoice(tuning.choices.front())}};
+                 {"recommended", Trains(tuning) ? JsonChoice(tuning.choices.front()) : Json()}};
   object["other_policies"] = Json::array();
-  for (size_t i = 1; i < tuning.choices.size(); ++i) {
+  for (size_t i = 1; Trains(tuning) && i < tuning.choices.size(); ++i) {
     object["other_policies"].push_back(JsonChoice(tuning.choices[i]));
   }
-  object["static"] = JsonStatic(tuning);
+  object["static"] = Trains(tuning) ? JsonStatic(tuning) : Json();
   object["mean_loss_at_scale_1"] = tuning.comparisons.front().score.mean_loss;
   object["least_possible_mean_loss"] = tuning.least_loss;
   object["comparisons"] = Json::array();
@@ -128,6 +130,7 @@ Json JsonFormat(const FormatTuning& tuning) {
   }
   object["changes"] = Json::array();
   for (const ParameterChange& change : tuning.changes) {
+    if (!Trains(tuning)) break;
     object["changes"].push_back({{"parameter", change.to.name},
                                  {"from", JsonFields({&change.from, 1})[change.from.name]},
                                  {"to", JsonFields({&change.to, 1})[change.to.name]}});

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "dlsim/error.h"
+#include "sim/advice/advice.h"
 #include "sim/advice/config_block_text.h"
 #include "sim/advice/evidence.h"
 #include "sim/advice/policy_score.h"
@@ -46,6 +47,7 @@ std::string Recommendation(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   std::string text =
       fmt::format("\n{}: {}\n  {}\n", tuning.format, AdvisedText(tuning), tuning.reason);
+  if (!Trains(tuning)) return text;
   text += fmt::format("  {}: {}\n", choice.policy->name, ParametersText(choice.named));
   return text;
 }
@@ -201,6 +203,7 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
 // For the stack of the user's configuration alone, if one is compared.
 std::string Blocks(const FormatTuning& tuning, bool compares_current) {
   std::string text;
+  if (!Trains(tuning)) return text;
   const std::string current = compares_current ? tuning.comparisons.back().policy : "";
   for (const auto& [target, name] : EnumNames(ConfigTarget())) {
     const std::optional<std::string> block = ConfigText(target, tuning);
@@ -238,7 +241,7 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
   if (result.estimated) text += "note: read from a profile: harm is known within bounds\n";
   for (const FormatTuning& tuning : result.formats) {
     text += Recommendation(tuning);
-    if (result.compares_current) text += Changes(tuning);
+    if (result.compares_current && Trains(tuning)) text += Changes(tuning);
     if (details) {
       text += Losses(tuning) + HowGood(tuning) + WindowText(tuning) + HeadroomText(tuning) +
               Confidence(tuning) + WorstTensors(tuning, top) + BlameText(tuning, top);

@@ -27,6 +27,7 @@ void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<Ten
     // Steps mostly have the same tensors.
     TensorHarm& tensor = tensors.Of(header.name, t, header.role);
     if (inputs.totals[t].sum_of_squares == 0) continue;
+    tensor.absmax = std::fmax(tensor.absmax, inputs.totals[t].absmax);
     tensor.noise_steps += inputs.noise[t];
     const double harm = HarmOf(answers[t], inputs.totals[t]);
     tensor.harm.Add(harm);

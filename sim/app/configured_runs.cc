@@ -17,8 +17,6 @@ namespace {
 
 void AddDefaults(SimulationRequest& request) {
   if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
-  // The numbers as documented and as coded.
-  if (request.policies.empty()) request.policies = {"cerebras", "torch"};
 }
 
 // File names tell the files apart, else their paths do.

@@ -11,6 +11,7 @@
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/advice_text.h"
+#include "sim/advice/change.h"
 #include "sim/advice/window_plot.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
@@ -197,7 +198,13 @@ Advice Step(const GradientSource& source, ReplayCommandOptions& options,
   }
   Simulate(source, options.replay, runs, heat_map_bins, &windows);
   CheckOptimizers(options.replay.optimizers, runs);
-  return Advise(windows.Take(source), options.trace.options.tensors);
+  Advice advice = Advise(windows.Take(source), options.trace.options.tensors);
+  AdviceRequest request;
+  request.conversion = options.request.conversion;
+  request.recipe = advice.recipe;
+  request.tensors = advice.tensors;
+  AddChanges(source, request, options.replay, advice);
+  return advice;
 }
 
 // What is counted of a forward pass alone: no policy has anything to do.

@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/sim/advice.h"
+#include "sim/advice/advice.h"
 #include "sim/advice/advice_text.h"
 #include "sim/advice/config_block_text.h"
 #include "sim/advice/policy_family.h"
@@ -135,6 +136,16 @@ std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {
   return options.details ? FormatAdviceDetails(advice, options.top) : "";
 }
 
+// What is printed instead of a block where no loss scale helps: the reason and what to change.
+std::string Refusal(const Advice& advice, ConfigTarget target) {
+  const std::string_view mark = target == ConfigTarget::kDeepSpeed ? "// " : "# ";
+  std::string text;
+  for (const std::string& line : LinesOn(advice.formats.front(), advice)) {
+    text += std::string(mark) + line + "\n";
+  }
+  return text;
+}
+
 std::string Block(const TuneResult& result, ConfigTarget target) {
   const FormatTuning& tuning = result.formats.front();
   const std::optional<std::string> text = ConfigText(target, tuning);
@@ -178,6 +189,10 @@ int RunTune(TuneCommandOptions options) {
   }
   const bool json_to_stdout = options.json == "-";
   if (json_to_stdout || (options.quiet && !options.emit)) return 0;
+  if (options.emit && !Trains(advice.formats.front())) {
+    WriteOutput("-", Refusal(advice, *options.emit));
+    return 1;
+  }
   if (options.emit) {
     WriteOutput("-", Block(result, *options.emit));
   } else {

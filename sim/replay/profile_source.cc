@@ -52,6 +52,11 @@ class OpenedStep final : public GradientStep {
     return ListedIn(step_.metadata, key);
   }
 
+  std::string Metadata(std::string_view key) const override {
+    const auto found = step_.metadata.find(std::string(key));
+    return found == step_.metadata.end() ? "" : found->second;
+  }
+
   std::vector<StepTensor> Tensors() const override { return gradients_.headers; }
 
   std::vector<GradientSpread> Spreads() const override {

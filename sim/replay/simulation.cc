@@ -81,16 +81,31 @@ void AddWithTwins(SimulationRun run, const std::optional<int64_t>& resume_at,
 
 }  // namespace
 
+std::string_view OwnPolicyOf(const std::string& format) {
+  const NamedFormat named = ParseFormat(format);
+  if (named.format == kCb16) return "cerebras";
+  return named.format.exponent_bits >= 8 ? "static" : "torch";
+}
+
 std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request) {
   RequireOneClipping(request.clipping);
-  const std::vector<const PolicyInfo*> policies = NamedPolicies(request.policies);
-  RequireUsed(policies, request.settings, ParameterSettings());
-  RequireUsed(policies, request.states, StateSettings());
-  std::vector<SimulationRun> runs;
+  std::vector<std::vector<const PolicyInfo*>> by_format;
+  std::vector<const PolicyInfo*> all;
   for (const std::string& format : request.formats) {
+    by_format.push_back(NamedPolicies(request.policies.empty()
+                                          ? std::vector{std::string(OwnPolicyOf(format))}
+                                          : request.policies));
+    std::ranges::copy(by_format.back(), std::back_inserter(all));
+  }
+  RequireUsed(all, request.settings, ParameterSettings());
+  RequireUsed(all, request.states, StateSettings());
+  std::vector<SimulationRun> runs;
+  for (size_t f = 0; f < request.formats.size(); ++f) {
+    const std::string& format = request.formats[f];
+    const std::vector<const PolicyInfo*>& policies = by_format[f];
     for (const PolicyInfo* policy : policies) {
-      AddWithTwins(PrepareRun(request, format, *policy, policies.size() == 1), request.resume_at,
-                   runs);
+      AddWithTwins(PrepareRun(request, format, *policy, request.policies.size() == 1),
+                   request.resume_at, runs);
     }
   }
   return runs;

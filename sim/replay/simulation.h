@@ -34,9 +34,13 @@ struct SimulationRun {
 // Returns "fp16 torch", with the name of its configuration before it where there are several.
 std::string RunLabel(const SimulationRun& run);
 
+// Returns the policy that those train with who train in a format: Cerebras' in CB16, none, which is
+// scale 1, where a format has float32's exponents, and PyTorch's in fp16 and others.
+std::string_view OwnPolicyOf(const std::string& format);
+
 struct SimulationRequest {
   std::vector<std::string> formats;
-  std::vector<std::string> policies;
+  std::vector<std::string> policies;       // empty: of each format its own
   std::vector<std::string> settings;       // KEY=VALUE, or POLICY.KEY=VALUE, which wins, for one
   Conversion conversion;                   // its format is filled in per run
   std::optional<FiniteTest> finite_test;   // instead of each policy's own

@@ -51,6 +51,13 @@ class RecordedStep final : public GradientStep {
     }
     return names;
   }
+  std::string Metadata(std::string_view key) const override {
+    for (const Recording& recording : step_.recordings) {
+      const auto found = recording.metadata.find(std::string(key));
+      if (found != recording.metadata.end()) return found->second;
+    }
+    return "";
+  }
   std::vector<StepTensor> Tensors() const override { return TensorsOf(step_); }
   std::vector<GradientSpread> Spreads() const override {
     return IfUnchanged(MeasureSpreads(step_));

@@ -93,6 +93,7 @@ struct TensorHarm {
   Role role = Role::kGrad;
   HarmOverSteps harm = {};    // over the steps in which it is not zero
   ChannelHarm channels = {};  // over the same, as far as they are known
+  float absmax = 0;           // the largest magnitude of all steps
   size_t noise_steps = 0;     // of these those in which it is but rounding noise of float32
   size_t steps_at_risk = 0;   // in which it, or its channels on average, lose more than a tenth ...
   std::optional<int64_t> first_step = {}, last_step = {};  // ... the first and the last of them
@@ -102,6 +103,19 @@ struct TensorHarm {
   // Whether more is lost of its channels on average than of it as a whole.
   bool ChannelsLoseMore() const { return channels.mean.worst > harm.worst; }
   const HarmOverSteps& larger() const { return ChannelsLoseMore() ? channels.mean : harm; }
+};
+
+// What to keep in float32 so that a format trains, and what follows from it for the rest.
+struct Change {
+  // As dlsim.keep_float32 takes them: modules, and operations of a module's own forward,
+  // `<module>/<function>`; for each the line of the model that calls it, empty if not known.
+  std::vector<std::string> keep_float32, sources;
+  std::vector<std::string> because;  // the tensors that 16 bits cannot hold
+  Verdict then = Verdict::kAsIs;
+  std::optional<SafeScales> window;      // of loss scales
+  std::optional<double> scale;           // to use
+  double share = 0;                      // of the multiplications of the forward pass that are kept
+  size_t modules_kept = 0, modules = 0;  // that multiply
 };
 
 struct FormatAdvice {
@@ -126,6 +140,10 @@ struct FormatAdvice {
   std::vector<std::string> noise_tensors;  // not counted
   double mean_harm = 0;                    // over all tensors
   std::vector<StepWindow> windows;         // of all steps
+  // Under autocast, where the format fails or is at risk in forward; nothing if no set of parts
+  // short of the whole model helps.
+  std::optional<Change> change;
+  std::string instead;  // what else may help where it fails; may be empty
 };
 
 // A policy's path compared with the windows of its format.
@@ -152,6 +170,8 @@ struct Advice {
   std::string tensors = "*";          // only those that match were read
   Recipe recipe = Recipe::kAutocast;  // that says which forward tensors count
   BrokenLosses broken_losses = {};
+  bool has_graph = false;  // of its operations: without, nothing is known of what to change
+  std::vector<std::string> float32;  // parts that were taken to be in float32
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
   // In words: one line for each format; one on what was looked at; one on the tensors at risk if
   // there are any.

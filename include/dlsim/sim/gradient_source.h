@@ -52,6 +52,9 @@ class GradientStep {
   // What its metadata lists under a key, one a line, such as kAutocastFloat32Key.
   virtual std::set<std::string> Listed(std::string_view /*key*/) const { return {}; }
 
+  // What its metadata says under a key; empty without it.
+  virtual std::string Metadata(std::string_view /*key*/) const { return ""; }
+
   // The gradients, in the order of StepMeasurement::tensors.
   virtual std::vector<StepTensor> Tensors() const = 0;
 

@@ -23,14 +23,14 @@ class Angles:
 
     def __init__(self, widths: Widths) -> None:
         self._widths = widths
-        self._turning: ByMemory[_Turn] = ByMemory()
+        self._turning: ByMemory[Turn] = ByMemory()
 
     def clear(self) -> None:
         """Forgets everything."""
         self._turning.clear()
 
-    def look(self, operator: Operator, given: Sequence[Any], result: Any) -> Any:
-        """Follows an operator; returns the angles that it is the first to turn by, or None."""
+    def look(self, operator: Operator, given: Sequence[Any], result: Any) -> Turn | None:
+        """Follows an operator; returns what it is the first to turn by, or None."""
         turns = [self._turning.get(one) for one in given]
         if operator.operation in ("cos", "sin"):
             turns = [self._turn_by(given[0].detach())]
@@ -44,15 +44,17 @@ class Angles:
         elif operator.operation == "mul" and None in turns and not turn.found:
             turn.found = True
             self._widths.set(turn.angles, True)
-            return turn.angles
+            return turn
         return None
 
-    def _turn_by(self, angles: Any) -> _Turn | None:
+    def _turn_by(self, angles: Any) -> Turn | None:
         if not self._widths.narrow(angles) or not bool((angles.abs() > _LARGE).any()):
             return None
-        return _Turn(angles.clone())
+        return Turn(angles)
 
 
-class _Turn:
-    def __init__(self, angles: Any) -> None:
-        self.angles, self.found = angles, False
+class Turn:
+    """A copy of angles, the tensor that held them, and whether something was turned by them."""
+
+    def __init__(self, of: Any) -> None:
+        self.angles, self.of, self.found = of.clone(), of, False

@@ -78,6 +78,7 @@ class ForwardPass:
             guard,
             copied=self._copied,
             outside=lambda: not self._running,
+            module=lambda: self._running[-1] if self._running else "",
         )
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
@@ -89,6 +90,7 @@ class ForwardPass:
         self._values: dict[str, Any] = {}
         self._wide: set[str] = set()  # of what was recorded in the step: 32 bits under autocast
         self._harmless: list[str] = []  # of what was recorded: overflows in fp16, to no effect
+        self._graph = ""  # what operations of the step give to one another
         self._held = 0  # bytes
         self._calls: Counter[str] = Counter()
 
@@ -117,6 +119,7 @@ class ForwardPass:
         if self._gradients is not None:  # an inference reports every overflow
             self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
         self._guard(self._record_rounded_loss)
+        self._graph = self._operations.graph() if self._ops and self._sees else ""
         self._operations.forget()
         self._running.clear()
         self._calls.clear()
@@ -153,6 +156,8 @@ class ForwardPass:
         found = {"autocast_float32": "\n".join(sorted(wide))}
         if self._harmless:
             found["harmless_overflow"] = "\n".join(sorted(self._harmless))
+        if self._graph:
+            found["forward_graph"] = self._graph
         return found
 
     def _is_active(self) -> bool:
@@ -239,7 +244,7 @@ class ForwardPass:
             if f"{found.name}.act" in self._wide:
                 self._wide.remove(f"{found.name}.act")
                 self._wide.add(f"{name}.act")
-            found.name, found.of_module = name, True
+            self._operations.rename(found, name, tensor)
 
     def _computed(self, operation: str, tensor: Any, differentiable: bool) -> str | None:
         """Records the result of an operation; returns its name."""

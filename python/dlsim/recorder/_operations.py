@@ -11,6 +11,7 @@ from typing import Any
 
 from ._angles import Angles
 from ._attention import decomposed, rounded_by
+from ._graph import Graph
 from ._hooks import Guard
 from ._memory import ByMemory
 from ._modes import Modes
@@ -56,7 +57,7 @@ class Operations:
     `active` says whether a forward pass that is recorded runs now. `found` takes an operation, its
     result and whether that will have a gradient, and returns the name that it is recorded by, None
     for none; `differentiated` takes that name and the gradient. `outside` says whether no module
-    runs, as where the loss is computed.
+    runs, as where the loss is computed; `module` names the one that does.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Operations:
         *,
         copied: Callable[[str | None, Any], None],
         outside: Callable[[], bool],
+        module: Callable[[], str],
     ) -> None:
         self._widths, self._active, self._guard = widths, active, guard
+        self._graph = Graph(module)
         self._found, self._differentiated, self._copied = found, differentiated, copied
         self._known: dict[Any, Operator] = {}
         self._latest: ByMemory[Result] = ByMemory()
@@ -104,6 +107,7 @@ class Operations:
     def forget(self) -> None:
         """Forgets what was computed."""
         self._latest.clear()
+        self._graph.forget()
         self._copies.clear()
         for sizes in self._inputs.values():
             sizes.clear()
@@ -133,6 +137,16 @@ class Operations:
     def note(self, name: str, tensor: Any) -> None:
         """Says that a tensor was recorded as that of a module."""
         self._latest.set(tensor, Result(name, tensor, of_module=True))
+        self._graph.name(tensor, name)
+
+    def rename(self, found: Result, name: str, tensor: Any) -> None:
+        """Says that what was recorded as the result of an operation is that of a module."""
+        found.name, found.of_module = name, True
+        self._graph.name(tensor, name)
+
+    def graph(self) -> str:
+        """Returns what the operations of the pass give to one another; see docs/traces.md."""
+        return self._graph.text()
 
     def _watch_gradients(self) -> None:
         """Watches for the gradients of the results so far, if they are as they were computed."""
@@ -167,8 +181,10 @@ class Operations:
             self._guard(lambda: self._find_masked_rows(*args[:2], **kwargs))
         if self._widths.copies(name):
             self._guard(lambda: self._copy(rounded_by(name, args, kwargs)))
+        self._graph.calls(name)
         with self._widths.inside(name, args), decomposed(name, args, kwargs):
             result = func(*args, **kwargs)
+        self._graph.calls("")
         if name in ("float", "to", "type", "type_as"):
             if not args[0].is_floating_point():
                 self._made_of_integers(result, _asks_for_16_bits(args, kwargs, asked, self._widths))
@@ -191,7 +207,14 @@ class Operations:
             masked = -math.inf < float(largest.min()) < -LEAST_MASK
         if masked:
             self._widths.set(largest, narrow)
-            self._found("masked_rows", largest, True)
+            self._derive("masked_rows", largest, scores)
+
+    def _derive(self, what: str, tensor: Any, of: Any) -> None:
+        """Records what follows from a tensor that an operation is given or has made."""
+        name = self._found(what, tensor, True)
+        if name is not None:
+            self._graph.derived(of, tensor, self._widths.narrow)
+            self._graph.name(tensor, name)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -223,7 +246,7 @@ class Operations:
             self._roots.set(result, divisors)
             if not by.requires_grad or self._cut.get(by):
                 return
-        self._found("divisor", divisors, True)
+        self._derive("divisor", divisors, by)
 
     def _follow_difference(self, operation: str, args: tuple[Any, ...], result: Any) -> None:
         """Keeps of a difference of 16-bit values how large these are, and follows it."""
@@ -250,7 +273,7 @@ class Operations:
             with self.looking():
                 shares = by.detach().abs() / larger.clamp(min=_TINY)
             self._widths.set(shares, True)
-            self._found("difference", shares, True)
+            self._derive("difference", shares, by)
 
     def _made_of_integers(self, result: Any, narrow: bool) -> None:
         """Reports integers that 16-bit training would hold as 16-bit numbers."""
@@ -288,6 +311,7 @@ class Operations:
             self._guard(lambda: self._copy([given]))
         converted = given.clone()
         self._widths.set(converted, wanted)
+        self._graph.converted(given, converted, self._widths.narrow)
         if before:
             self._narrow_before.set(converted, True)
         return converted
@@ -317,7 +341,12 @@ class Operations:
                 self._inputs[widths.narrow(one)].add(_size_of(one))
         if widths.copies(operator.operation):
             self._copy(given)
-        widths.computed(operator.operation, given, results, in_place=operator.in_place)
+        policy, as_first = widths.computed(
+            operator.operation, given, results, in_place=operator.in_place
+        )
+        self._graph.computed(
+            operator, policy, given, results, widths.narrow, rounds=rounds, as_first=as_first
+        )
         for one in given if rounds else ():
             if (before := self._latest.get(one)) is not None:
                 before.rounded = True
@@ -369,9 +398,9 @@ class Operations:
         with self.looking():
             self._overflows.look(operator, called, results, taken)
             self._rounded.look(operator, called, results)
-            angles = self._angles.look(operator, floats_in(called[1:]), results[0])
-        if angles is not None:
-            self._found("angle", angles, True)
+            turn = self._angles.look(operator, floats_in(called[1:]), results[0])
+        if turn is not None:
+            self._derive("angle", turn.angles, turn.of)
 
     def _copy(self, given: Iterable[Any]) -> None:
         """Reports the copies in 16 bits that autocast makes of tensors, each once."""
@@ -399,6 +428,7 @@ class Operations:
         narrow = self._widths.narrow(tensor)
         result = Result(name, tensor, rounded=narrow)
         self._latest.set(tensor, result)
+        self._graph.name(tensor, name)
         if differentiable and not in_place:
             self._pending.append((tensor, tensor._version, result))
         return result if narrow else None

@@ -70,18 +70,24 @@ class Widths:
 
     def computed(
         self, operation: str, given: Sequence[Any], results: Iterable[Any], *, in_place: bool
-    ) -> None:
-        """Follows an operator from the tensors that it was given to those that it has made."""
+    ) -> tuple[bool | None, bool]:
+        """Follows an operator from the tensors that it was given to those that it has made.
+
+        Returns what decides on the type of these: whether 16 bits, or None if the widest type that
+        it was given does; and whether the first tensor alone does.
+        """
         policy = self._policy(operation)
         if policy is None and self._adds_bias(operation, given):
             policy = True
         self._note_reads(given, policy is True)
         if in_place:
-            return  # the tensor keeps its type
-        if policy is None:
-            policy = self._widest(given[:1] if as_first(operation) else given)
+            return None, True  # the tensor keeps its type
+        first = policy is None and as_first(operation)
+        decided = policy if policy is not None else False if self._regions.casts else None
+        narrow = self._widest(given[:1] if first else given) if decided is None else decided
         for result in results:
-            self.set(result, policy)
+            self.set(result, narrow)
+        return decided, first and decided is None
 
     @contextmanager
     def inside(self, function: str, given: Iterable[Any]) -> Iterator[None]:

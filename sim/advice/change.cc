@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/change.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "sim/advice/advice.h"
+#include "sim/advice/advice_text.h"
+#include "sim/advice/forward_tally.h"
+#include "sim/replay/layer_name.h"
+
+namespace dlsim::sim {
+namespace {
+
+// Passes over the gradients that a search may take in each direction.
+constexpr int kMostPasses = 6;
+
+// What is left of a model of which more is kept trains no faster than in float32.
+constexpr double kMostKept = 0.98;
+
+class WithoutFloat32Step final : public GradientStep {
+ public:
+  WithoutFloat32Step(std::unique_ptr<GradientStep> step, const Float32Parts& parts)
+      : step_(std::move(step)), parts_(parts) {}
+
+  int64_t number() const override { return step_->number(); }
+  bool HasBrokenLoss() const override { return step_->HasBrokenLoss(); }
+  ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
+                              const ScaleOfTensor& scale) const override {
+    ScaledTensors found = step_->MeasureScaled(formats, scale);
+    const std::vector<ProfileTensor> all = found.tensors;
+    const auto left = [&](size_t t) { return !parts_.Has(all[t].name, all[t].role); };
+    Filter(all.size(), left, found.tensors);
+    for (std::vector<std::vector<ScaledLoss>>::reference losses : found.losses) {
+      Filter(all.size(), left, losses);
+    }
+    return found;
+  }
+  // Its values are not those of all tensors.
+  const TraceStep* Recorded() const override { return nullptr; }
+  std::set<std::string> Listed(std::string_view key) const override { return step_->Listed(key); }
+  std::string Metadata(std::string_view key) const override { return step_->Metadata(key); }
+  std::vector<StepTensor> Tensors() const override {
+    std::vector<StepTensor> tensors = step_->Tensors();
+    std::erase_if(tensors, [&](const StepTensor& one) { return parts_.Has(one.name, one.role); });
+    return tensors;
+  }
+  std::vector<GradientSpread> Spreads() const override {
+    const std::vector<StepTensor> all = step_->Tensors();
+    std::vector<GradientSpread> spreads = step_->Spreads();
+    Filter(all.size(), Left(all), spreads);
+    return spreads;
+  }
+  ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) override {
+    return step_->Totals(edges, options);
+  }
+  StepMeasurement Measure(std::span<const StepQuestion> questions,
+                          const StepOptions& options) const override {
+    return Filtered(step_->Measure(questions, options));
+  }
+  StepMeasurement MeasureForward(std::span<const Conversion> conversions,
+                                 const StepOptions& options) const override {
+    return Filtered(step_->MeasureForward(conversions, options));
+  }
+
+ private:
+  std::function<bool(size_t)> Left(const std::vector<StepTensor>& all) const {
+    return [&](size_t t) { return !parts_.Has(all[t].name, all[t].role); };
+  }
+
+  template <class T>
+  static void Filter(size_t count, const std::function<bool(size_t)>& left,
+                     std::vector<T>& of_all) {
+    if (of_all.size() != count) return;  // not known
+    std::vector<T> some;
+    for (size_t t = 0; t < count; ++t) {
+      if (left(t)) some.push_back(std::move(of_all[t]));
+    }
+    of_all = std::move(some);
+  }
+
+  StepMeasurement Filtered(StepMeasurement measured) const {
+    const std::vector<StepTensor> all = measured.tensors;
+    const auto left = Left(all);
+    Filter(all.size(), left, measured.tensors);
+    for (std::vector<TensorAnswer>& answers : measured.answers) Filter(all.size(), left, answers);
+    Filter(all.size(), left, measured.channels);
+    return measured;
+  }
+
+  std::unique_ptr<GradientStep> step_;
+  const Float32Parts& parts_;
+};
+
+class WithoutFloat32Source final : public GradientSource {
+ public:
+  WithoutFloat32Source(const GradientSource& source, const Float32Parts& parts)
+      : source_(source), parts_(parts) {}
+
+  const SourceFacts& facts() const override { return source_.facts(); }
+  size_t step_count() const override { return source_.step_count(); }
+  const HistogramEdges* edges() const override { return source_.edges(); }
+  bool HasSmallSteps() const override { return source_.HasSmallSteps(); }
+  void ReadAhead(size_t i) const override { source_.ReadAhead(i); }
+  std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override {
+    return std::make_unique<WithoutFloat32Step>(source_.Load(i, needs), parts_);
+  }
+
+ private:
+  const GradientSource& source_;
+  const Float32Parts& parts_;
+};
+
+std::string ModuleOf(const std::string& tensor) { return WithoutCall(LayerOf(tensor)); }
+
+// The forward tensors that 16 bits cannot hold, or hardly: what overflows or leaves less than a
+// binade, for the next batch may go beyond; what vanishes.
+std::vector<std::string> CulpritsIn(const FormatAdvice& format) {
+  const Conversion conversion = {ParseFormat(format.format).format};
+  std::vector<std::string> culprits;
+  for (const ForwardVerdict* verdict : {&format.forward, &format.values}) {
+    for (const ForwardTensor& tensor : verdict->tensors) {
+      const bool overflows = tensor.overflow_step.has_value() ||
+                             ForwardHeadroom(conversion, tensor.absmax) < kHeadroomAtRisk;
+      if (overflows || tensor.Vanishes()) culprits.push_back(tensor.name);
+    }
+  }
+  return culprits;
+}
+
+// Searches what to keep for one format.
+class Search {
+ public:
+  Search(const GradientSource& source, const ForwardGraph& graph, const AdviceRequest& request,
+         const ReplayOptions& options, const FormatAdvice& format)
+      : source_(source), graph_(graph), request_(request), options_(options), format_(format) {
+    request_.formats = {format.format};
+    options_.observer = nullptr;
+  }
+
+  std::optional<Change> Run() {
+    because_ = CulpritsIn(format_);
+    if (!KeepForward()) return std::nullopt;
+    std::optional<FormatAdvice> then = Gradients(format_);
+    if (!then) return std::nullopt;
+    Change change;
+    const std::vector<Unit> units = graph_.Simplified({kept_.begin(), kept_.end()});
+    for (const Unit& unit : units) {
+      change.keep_float32.push_back(unit.name);
+      change.sources.push_back(unit.source);
+    }
+    const ForwardGraph::Cost cost = graph_.CostOf(Names(kept_));
+    if (units.empty() || cost.share > kMostKept) return std::nullopt;
+    change.because = because_;
+    change.then = then->verdict;
+    change.scale = then->scale;
+    change.window = then->window;
+    change.share = cost.share;
+    change.modules_kept = cost.kept;
+    change.modules = cost.modules;
+    return change;
+  }
+
+ private:
+  using Units = std::set<Unit>;
+
+  static KeptUnits Names(const Units& units) {
+    KeptUnits names;
+    for (const Unit& unit : units) names.insert(unit.name);
+    return names;
+  }
+
+  // What has no place in the graph, such as a copy of an input, is of the module that makes it.
+  std::vector<Unit> UnitsFor(const std::string& tensor, const KeptUnits& kept) const {
+    const std::string stem = StemOf(tensor);
+    if (!tensor.ends_with(".value") && graph_.Has(stem)) return graph_.UnitsFor(stem, kept);
+    return graph_.UnitsOfModule(ModuleOf(tensor));
+  }
+
+  bool Holds(const Units& units) const {
+    const KeptUnits kept = Names(units);
+    const Float32Parts parts(&graph_, kept);
+    return std::ranges::all_of(
+        because_, [&](const std::string& tensor) { return parts.Has(tensor, RoleOf(tensor)); });
+  }
+
+  static Role RoleOf(const std::string& tensor) {
+    return tensor.ends_with(".value") ? Role::kValue : Role::kAct;
+  }
+
+  // Adds what keeps the culprits of the forward pass from 16 bits, one after the other: what a kept
+  // part returns may be copied by the next. Then leaves out what is not needed.
+  bool KeepForward() {
+    const ForwardVerdict& forward = format_.forward;
+    if (forward.loss_growth && forward.loss_growth->Fails()) {
+      for (const Unit& unit : graph_.LastUnits()) kept_.insert(unit);
+      if (kept_.empty()) return false;
+    }
+    while (true) {
+      const KeptUnits kept = Names(kept_);
+      const Float32Parts parts(&graph_, kept);
+      const auto open = std::ranges::find_if(
+          because_, [&](const std::string& tensor) { return !parts.Has(tensor, RoleOf(tensor)); });
+      if (open == because_.end()) break;
+      const size_t before = kept_.size();
+      for (const Unit& unit : UnitsFor(*open, kept)) kept_.insert(unit);
+      if (kept_.size() == before) return false;
+    }
+    for (auto unit = kept_.begin(); !because_.empty() && unit != kept_.end();) {
+      Units fewer = kept_;
+      fewer.erase(*unit);
+      if (Holds(fewer)) {
+        unit = kept_.erase(unit);
+      } else {
+        ++unit;
+      }
+    }
+    return true;
+  }
+
+  // What the gradients say if `kept` stays in float32.
+  FormatAdvice AdviceWith(const Units& units) const {
+    const KeptUnits kept = Names(units);
+    const Float32Parts parts(&graph_, kept);
+    const auto source = WithoutFloat32(source_, parts);
+    return WindowsOf(*source, request_, options_).formats.front();
+  }
+
+  // Adds what gradients need to be kept as well, in the cheaper of two ways: what loses much at the
+  // scales at which nothing overflows, or what overflows at those at which nothing is lost. Returns
+  // what is said of the rest, or nothing if no part of the model serves.
+  std::optional<FormatAdvice> Gradients(const FormatAdvice& before) {
+    if (format_.tensors.empty() && format_.noise_tensors.empty()) return before;
+    FormatAdvice first = before;
+    if (!first.window || first.verdict == Verdict::kNoScaleIsSafe) {
+      if (before.verdict != Verdict::kNoScaleIsSafe || !kept_.empty()) first = AdviceWith(kept_);
+    } else {
+      first.verdict = first.window->exponent == 0 ? Verdict::kAsIs : Verdict::kWithScale;
+    }
+    if (Trains(first)) return first;
+    if (first.verdict != Verdict::kNoScaleIsSafe) return std::nullopt;
+    std::optional<FormatAdvice> best;
+    Units kept;
+    for (const bool low : {true, false}) {
+      Units units = kept_;
+      const std::optional<FormatAdvice> found = Backward(low, first, units);
+      if (!found) continue;
+      const double share = graph_.CostOf(Names(units)).share;
+      if (best && share >= graph_.CostOf(Names(kept)).share) continue;
+      best = found;
+      kept = units;
+    }
+    if (!best) return std::nullopt;
+    kept_ = kept;
+    for (const TensorHarm& tensor : first.tensors) {
+      if (Float32Parts(&graph_, Names(kept_)).Has(tensor.name, tensor.role) && tensor.first_step) {
+        because_.push_back(tensor.name);
+      }
+    }
+    return best;
+  }
+
+  std::optional<FormatAdvice> Backward(bool low, FormatAdvice advice, Units& units) const {
+    for (int pass = 0; pass < kMostPasses; ++pass) {
+      const size_t before = units.size();
+      for (const std::string& tensor : low ? Losing(advice) : Overflowing(advice)) {
+        for (const Unit& unit : UnitsFor(OutputOf(tensor), Names(units))) units.insert(unit);
+      }
+      if (units.size() == before || graph_.CostOf(Names(units)).share > kMostKept) break;
+      advice = AdviceWith(units);
+      if (Trains(advice)) return advice;
+    }
+    return std::nullopt;
+  }
+
+  // The gradients that lose much where nothing overflows.
+  static std::set<std::string> Losing(const FormatAdvice& advice) {
+    std::set<std::string> names;
+    for (const TensorHarm& tensor : advice.at_risk) names.insert(tensor.name);
+    return names;
+  }
+
+  // Those that overflow at the scales that the others need.
+  static std::set<std::string> Overflowing(const FormatAdvice& advice) {
+    std::set<std::string> names;
+    int needed = kLowestWindowExponent;
+    for (const StepWindow& step : advice.windows) {
+      if (step.hopeless || step.low <= step.high) continue;
+      needed = std::max(needed, step.low);
+      if (!step.high_tensor.empty()) names.insert(step.high_tensor);
+    }
+    const double largest = MaxFinite(ParseFormat(advice.format).format);
+    for (const TensorHarm& tensor : advice.tensors) {
+      if (std::ldexp(tensor.absmax, needed + kHeadroom) > largest) names.insert(tensor.name);
+    }
+    return names;
+  }
+
+  const GradientSource& source_;
+  const ForwardGraph& graph_;
+  AdviceRequest request_;
+  ReplayOptions options_;
+  const FormatAdvice& format_;
+  Units kept_;
+  std::vector<std::string> because_;
+};
+
+bool AtRiskInForward(const FormatAdvice& format) {
+  const auto near = [](const ForwardVerdict& verdict) {
+    return verdict.headroom && *verdict.headroom < kHeadroomAtRisk;
+  };
+  return Trains(format) && (near(format.forward) || near(format.values));
+}
+
+bool Fails(const FormatAdvice& format) {
+  return format.verdict == Verdict::kFailsInForward || format.verdict == Verdict::kNoScaleIsSafe;
+}
+
+// What else than keeping parts in float32 may help.
+std::string InsteadFor(const FormatAdvice& format, const Advice& advice) {
+  std::vector<std::string> ways;
+  const auto any = [&](bool (*is_of_kind)(std::string_view)) {
+    const std::vector<std::string> culprits = CulpritsIn(format);
+    return std::ranges::any_of(culprits, is_of_kind);
+  };
+  if (any(IsOfMaskedRows)) {
+    ways.push_back("mask scores with torch.finfo(scores.dtype).min, not with a constant");
+  }
+  if (any(IsOfDivisors)) ways.push_back("make the epsilon of that division larger");
+  if (any(IsOfSamples)) ways.push_back("subtract the mean from that input before the model");
+  if (any(IsOfAngles)) ways.push_back("compute those angles in float32, from the positions on");
+  for (const FormatAdvice& other : advice.formats) {
+    if (other.format != "bf16" || !Trains(other) || AtRiskInForward(other)) continue;
+    ways.push_back("use bf16");
+  }
+  std::string text;
+  for (size_t i = 0; i < ways.size(); ++i) text += (i == 0 ? "" : ", or ") + ways[i];
+  return text;
+}
+
+}  // namespace
+
+std::optional<ForwardGraph> GraphOf(const GradientSource& source) {
+  for (size_t i = 0; i < source.step_count(); ++i) {
+    const auto step = source.Load(i, StepNeeds::kTensors);
+    if (auto graph = ForwardGraph::Parse(step->Metadata(kForwardGraphKey))) return graph;
+  }
+  return std::nullopt;
+}
+
+Float32Parts::Float32Parts(const ForwardGraph* graph, const KeptUnits& kept)
+    : graph_(graph), kept_(kept) {
+  if (graph != nullptr) narrow_ = graph->NarrowNames(kept);
+}
+
+bool Float32Parts::Has(const std::string& tensor, Role role) const {
+  const std::string module = ModuleOf(tensor);
+  if (role == Role::kGrad || role == Role::kValue) return ForwardGraph::IsKept(module, "", kept_);
+  const std::string stem = StemOf(OutputOf(tensor));
+  if (graph_ != nullptr && graph_->Has(stem)) return !narrow_.contains(stem);
+  if (graph_ != nullptr) {
+    return ForwardGraph::IsKept(module, "", kept_) || graph_->KeepsInputsOf(module, kept_);
+  }
+  const size_t slash = stem.rfind('/');
+  const std::string function = slash == stem.npos ? "" : WithoutCall(stem.substr(slash + 1));
+  return ForwardGraph::IsKept(module, function, kept_);
+}
+
+std::unique_ptr<GradientSource> WithoutFloat32(const GradientSource& source,
+                                               const Float32Parts& parts) {
+  return std::make_unique<WithoutFloat32Source>(source, parts);
+}
+
+void AddChanges(const GradientSource& source, const AdviceRequest& request,
+                const ReplayOptions& options, Advice& advice) {
+  if (advice.recipe != Recipe::kAutocast) return;
+  std::optional<ForwardGraph> graph;
+  bool looked = false;
+  for (FormatAdvice& format : advice.formats) {
+    if (!Fails(format) && !AtRiskInForward(format)) continue;
+    if (!looked) graph = GraphOf(source);
+    looked = true;
+    if (Fails(format)) format.instead = InsteadFor(format, advice);
+    if (graph) format.change = Search(source, *graph, request, options, format).Run();
+  }
+  advice.has_graph = graph.has_value();
+  if (looked) advice.lines = AdviceLines(advice);
+}
+
+}  // namespace dlsim::sim

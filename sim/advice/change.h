@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What to change where a format fails: the parts of the model to keep in float32.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dlsim/sim/advice.h"
+#include "dlsim/sim/gradient_source.h"
+#include "sim/advice/forward_graph.h"
+
+namespace dlsim::sim {
+
+// Returns the graph of the first step that has one.
+std::optional<ForwardGraph> GraphOf(const GradientSource& source);
+
+// Which tensors of a recording are in 16 bits if parts of the model are kept in float32. Without a
+// graph those parts alone are taken out, and not what follows from them.
+class Float32Parts {
+ public:
+  // The graph, null for none, and `kept` as keep_float32 takes it must live as long.
+  Float32Parts(const ForwardGraph* graph, const KeptUnits& kept);
+
+  // Whether the tensor of this name, with its role, has 16 bits no more.
+  bool Has(const std::string& tensor, Role role) const;
+
+ private:
+  const ForwardGraph* graph_;
+  const KeptUnits& kept_;
+  std::set<std::string> narrow_;
+};
+
+// A source without the tensors that `parts` keeps in float32; both must live as long.
+std::unique_ptr<GradientSource> WithoutFloat32(const GradientSource& source,
+                                               const Float32Parts& parts);
+
+// Fills in FormatAdvice::change and ::instead of formats that fail or are at risk in forward under
+// autocast, and renews Advice::lines. Steps through the source again where gradients fail.
+void AddChanges(const GradientSource& source, const AdviceRequest& request,
+                const ReplayOptions& options, Advice& advice);
+
+}  // namespace dlsim::sim
