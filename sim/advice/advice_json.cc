@@ -154,6 +154,7 @@ Json JsonAdvice(const Advice& advice) {
   object["looked_at"] = Json::array();
   for (const Role role : advice.looked_at) object["looked_at"].push_back(NameOf(role));
   object["recipe"] = NameOf(advice.recipe);
+  object["float32"] = advice.float32;
   object["parameters_only"] = advice.parameters_only;
   object["channels"] = advice.channels;
   object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;

@@ -24,6 +24,7 @@ std::string WindowText(const SafeScales& window) {
   const bool low_open = window.low == kLowestWindowExponent;
   const bool high_open = window.high == kHighestWindowExponent;
   if (low_open && high_open) return "any";
+  if (window.low == window.high) return Power(window.low);
   if (low_open) return "up to " + Power(window.high);
   if (high_open) return "from " + Power(window.low);
   return Power(window.low) + " to " + Power(window.high);
@@ -108,7 +109,7 @@ std::string ThenText(const Change& change) {
   if (change.then == Verdict::kAsIs && change.window->low == kLowestWindowExponent) {
     return "trains without loss scaling";
   }
-  return "trains; safe loss scales: " + WindowText(*change.window);
+  return "trains. Safe loss scales: " + WindowText(*change.window);
 }
 
 // What to change where a format fails or is at risk in forward; empty lines are left out.
@@ -122,10 +123,11 @@ std::vector<std::string> ChangeLines(const FormatAdvice& format, const Advice& a
     for (const std::string& name : change.keep_float32) {
       code += (code.empty() ? "" : ", ") + Quoted(name);
     }
-    return {fmt::format("  {} {} in float32 ({} of the multiplications): then {} {}, which "
-                        "dlsim.check_plan tries.{}",
+    return {fmt::format("  {} {} in float32, {} of the multiplications: then {} {}. Not tried: "
+                        "dlsim.check_plan does that.{}",
                         fails ? "Keep" : "To be safe, keep", PartsText(change),
-                        Percent(change.share), format.format, ThenText(change), instead),
+                        change.share == 0 ? "none" : Percent(change.share), format.format,
+                        ThenText(change), instead),
             "    dlsim.keep_float32(model, [" + code + "])"};
   }
   if (!fails || advice.recipe != Recipe::kAutocast) return {};
@@ -177,6 +179,9 @@ std::string LookedAtText(const Advice& advice) {
                   "--tensors or not recorded.";
   } else if (advice.tensors != "*") {
     text += " Tensors that do not match --tensors were left out.";
+  }
+  if (!advice.float32.empty()) {
+    text += " Judged as if " + ListOf(advice.float32) + " stayed in float32.";
   }
   if (const BrokenLosses& broken = advice.broken_losses; broken.steps > 0) {
     text += fmt::format(

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "dlsim/error.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/advice_text.h"
 #include "sim/advice/forward_tally.h"
@@ -94,7 +95,8 @@ class WithoutFloat32Step final : public GradientStep {
   const Float32Parts& parts_;
 };
 
-class WithoutFloat32Source final : public GradientSource {
+// A source without the tensors that are kept in float32.
+class WithoutFloat32Source : public GradientSource {
  public:
   WithoutFloat32Source(const GradientSource& source, const Float32Parts& parts)
       : source_(source), parts_(parts) {}
@@ -111,6 +113,29 @@ class WithoutFloat32Source final : public GradientSource {
  private:
   const GradientSource& source_;
   const Float32Parts& parts_;
+};
+
+// The same, with all that it needs.
+struct OwnedParts {
+  OwnedParts(std::unique_ptr<GradientSource> all, std::optional<ForwardGraph> known,
+             KeptUnits names)
+      : source(std::move(all)),
+        graph(std::move(known)),
+        kept(std::move(names)),
+        parts(graph ? &*graph : nullptr, kept) {}
+
+  std::unique_ptr<GradientSource> source;
+  std::optional<ForwardGraph> graph;
+  KeptUnits kept;
+  Float32Parts parts;
+};
+
+class OwnedSource final : private OwnedParts, public WithoutFloat32Source {
+ public:
+  OwnedSource(std::unique_ptr<GradientSource> all, std::optional<ForwardGraph> known,
+              KeptUnits names)
+      : OwnedParts(std::move(all), std::move(known), std::move(names)),
+        WithoutFloat32Source(*OwnedParts::source, OwnedParts::parts) {}
 };
 
 std::string ModuleOf(const std::string& tensor) { return WithoutCall(LayerOf(tensor)); }
@@ -224,8 +249,7 @@ class Search {
   FormatAdvice AdviceWith(const Units& units) const {
     const KeptUnits kept = Names(units);
     const Float32Parts parts(&graph_, kept);
-    const auto source = WithoutFloat32(source_, parts);
-    return WindowsOf(*source, request_, options_).formats.front();
+    return WindowsOf(WithoutFloat32Source(source_, parts), request_, options_).formats.front();
   }
 
   // Adds what gradients need to be kept as well, in the cheaper of two ways: what loses much at the
@@ -262,7 +286,10 @@ class Search {
     return best;
   }
 
+  // A scale without head-room is taken where more parts do not help.
   std::optional<FormatAdvice> Backward(bool low, FormatAdvice advice, Units& units) const {
+    std::optional<FormatAdvice> found;
+    Units found_units;
     for (int pass = 0; pass < kMostPasses; ++pass) {
       const size_t before = units.size();
       for (const std::string& tensor : low ? Losing(advice) : Overflowing(advice)) {
@@ -270,9 +297,13 @@ class Search {
       }
       if (units.size() == before || graph_.CostOf(Names(units)).share > kMostKept) break;
       advice = AdviceWith(units);
-      if (Trains(advice)) return advice;
+      if (!Trains(advice)) continue;
+      found = advice;
+      found_units = units;
+      if (advice.window && advice.window->exponent + kHeadroom <= advice.window->high) break;
     }
-    return std::nullopt;
+    units = found_units;
+    return found;
   }
 
   // The gradients that lose much where nothing overflows.
@@ -368,9 +399,15 @@ bool Float32Parts::Has(const std::string& tensor, Role role) const {
   return ForwardGraph::IsKept(module, function, kept_);
 }
 
-std::unique_ptr<GradientSource> WithoutFloat32(const GradientSource& source,
-                                               const Float32Parts& parts) {
-  return std::make_unique<WithoutFloat32Source>(source, parts);
+std::unique_ptr<GradientSource> KeptInFloat32(std::unique_ptr<GradientSource> source,
+                                              const KeptUnits& kept) {
+  auto graph = GraphOf(*source);
+  for (const std::string& pattern : kept) {
+    if (!graph || graph->HasUnit(pattern)) continue;
+    throw UsageError("--float32", "no module or operation of the recording matches",
+                     "such as " + Quoted(graph->AnyUnit()), Quoted(pattern));
+  }
+  return std::make_unique<OwnedSource>(std::move(source), std::move(graph), kept);
 }
 
 void AddChanges(const GradientSource& source, const AdviceRequest& request,

@@ -33,9 +33,10 @@ class Float32Parts {
   std::set<std::string> narrow_;
 };
 
-// A source without the tensors that `parts` keeps in float32; both must live as long.
-std::unique_ptr<GradientSource> WithoutFloat32(const GradientSource& source,
-                                               const Float32Parts& parts);
+// Returns the source as if parts of the model had been kept in float32: without the tensors that
+// then have 16 bits no more. Throws UsageError for a name of which the recording has no operation.
+std::unique_ptr<GradientSource> KeptInFloat32(std::unique_ptr<GradientSource> source,
+                                              const KeptUnits& kept);
 
 // Fills in FormatAdvice::change and ::instead of formats that fail or are at risk in forward under
 // autocast, and renews Advice::lines. Steps through the source again where gradients fail.

@@ -144,6 +144,15 @@ const ForwardGraph::Node* ForwardGraph::Find(const std::string& name) const {
   return found == nodes_.end() || name.empty() ? nullptr : &*found;
 }
 
+bool ForwardGraph::HasUnit(const std::string& pattern) const {
+  return std::ranges::any_of(nodes_, [&](const Node& node) { return IsKept(node, {pattern}); });
+}
+
+std::string ForwardGraph::AnyUnit() const {
+  const auto found = std::ranges::find_if(nodes_, [](const Node& node) { return node.rounds; });
+  return found == nodes_.end() ? std::string(kRoot) : UnitOf(*found).name;
+}
+
 std::set<std::string> ForwardGraph::NarrowNames(const KeptUnits& kept) const {
   const Types types = TypesWith(kept);
   std::set<std::string> names;

@@ -34,6 +34,10 @@ class ForwardGraph {
   // in float32. By name without its role: "fc" and "block/mul".
   std::set<std::string> NarrowNames(const KeptUnits& kept) const;
 
+  // Whether a name or glob is that of some part that has run; and the name of a part.
+  bool HasUnit(const std::string& pattern) const;
+  std::string AnyUnit() const;
+
   // Whether the graph has the tensor.
   bool Has(const std::string& name) const { return Find(name) != nullptr; }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/advice/change.h"
 #include "sim/base/caller.h"
 #include "sim/replay/profile_source.h"
 #include "sim/replay/trace_source.h"
@@ -89,6 +90,17 @@ GradientInput OpenGiven(std::unique_ptr<GradientSource> given, const AskedAccumu
 }
 
 }  // namespace
+
+void VisitFloat32(OptionRows& option, std::vector<std::string>& names) {
+  option("--float32", names, "GLOB",
+         "Judge as if these modules, or operations of a module such as 'attn/matmul', stayed in "
+         "float32 under autocast; repeatable");
+}
+
+void KeepInFloat32(const std::vector<std::string>& names, GradientInput& input) {
+  if (names.empty()) return;
+  input.source = KeptInFloat32(std::move(input.source), {names.begin(), names.end()});
+}
 
 bool AreProfiles(const std::vector<std::string>& paths) {
   const std::string* other = nullptr;

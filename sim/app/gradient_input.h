@@ -42,6 +42,10 @@ struct AskedAccumulation {
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
                             const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone);
 
+// Takes parts of the model to be in float32, if some are named.
+void KeepInFloat32(const std::vector<std::string>& names, GradientInput& input);
+void VisitFloat32(OptionRows& option, std::vector<std::string>& names);
+
 // Throws InputError, exit code 3, that there are no gradients.
 [[noreturn]] void RefuseWithoutGradients(const TraceArguments& arguments);
 

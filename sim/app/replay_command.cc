@@ -39,7 +39,7 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr size_t kMostPaths = 4, kPlotWidth = 68, kPlotHeight = 12;
+constexpr size_t kMostPaths = 4, kPlotWidth = 68, kPlotHeight = 12, kShortPlotHeight = 6;
 
 struct ReplayCommandOptions {
   TraceArguments trace;
@@ -55,6 +55,7 @@ struct ReplayCommandOptions {
   ReportOptions report;
   std::vector<Expectation> expectations;
   bool by_layer = false;
+  std::vector<std::string> float32;
   DeviceChoice device;
 
   void Visit(OptionRows& option);
@@ -129,7 +130,8 @@ void AddPaths(std::span<const SimulationRun> runs, Advice& advice) {
 }
 
 // The windows of a format with the paths of its policies.
-std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun> runs) {
+std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun> runs,
+                      size_t height) {
   std::vector<PlottedPath> paths;
   for (const SimulationRun& run : runs) {
     if (run.format != format.format || run.resume || !run.start) continue;
@@ -137,7 +139,7 @@ std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun>
   }
   const auto drawn = std::span(paths).first(std::min(paths.size(), kMostPaths));
   return "  safe loss scales in " + format.format + "\n" +
-         PlotWindows(format.windows, drawn, paths.size(), kPlotWidth, kPlotHeight);
+         PlotWindows(format.windows, drawn, paths.size(), kPlotWidth, height);
 }
 
 // Takes the scaled formats out of those that were asked for. Where no other is left, nothing is
@@ -203,6 +205,7 @@ Advice Step(const GradientSource& source, ReplayCommandOptions& options,
   request.conversion = options.request.conversion;
   request.recipe = advice.recipe;
   request.tensors = advice.tensors;
+  advice.float32 = options.float32;
   AddChanges(source, request, options.replay, advice);
   return advice;
 }
@@ -219,16 +222,42 @@ std::vector<SimulationRun> RunsWithoutGradients(const std::vector<std::string>& 
   return PrepareRuns(request);
 }
 
-// Of the runs after the verdict.
+// The picture of the first format that trains with a loss scale; empty if none does.
+std::string Picture(const Advice& advice, const std::vector<SimulationRun>& runs, size_t height) {
+  const auto drawn = std::ranges::find_if(advice.formats, [](const FormatAdvice& format) {
+    return Trains(format) && format.window && format.window->low > kLowestWindowExponent;
+  });
+  return drawn == advice.formats.end() ? "" : "\n" + PictureOf(*drawn, runs, height);
+}
+
+// What to run next.
+std::string NextText(const ReplayCommandOptions& options) {
+  std::string paths;
+  for (const std::string& path : options.trace.paths) paths += " " + Printable(path);
+  return Wrap("Next: dlsim tune" + paths + " (what to paste), or this with --details.");
+}
+
+// After the verdict: a picture, what the user asked for, and with --details everything.
 std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& runs,
                        const SourceFacts& facts, const std::string& configured,
                        const ReplayCommandOptions& options) {
-  const std::string asked = "\n" + configured + UnusualOptions(options);
-  const std::string details = FormatAdviceDetails(advice, options.report.top);
-  if (!advice.gradients || advice.formats.empty()) return details + asked + DescribeTrace(facts);
-  return "\n" + PictureOf(advice.formats.front(), runs) + details +
-         (options.by_layer ? FormatLayerLosses(runs, options.report.top) : "") + asked +
-         FormatReport(facts, runs, options.report);
+  const std::string unusual = configured + UnusualOptions(options);
+  const std::string asked = unusual.empty() ? "" : "\n" + unusual;
+  const bool details = options.report.details;
+  std::string text;
+  if (!advice.gradients || advice.formats.empty()) {
+    text = FormatAdviceDetails(advice, options.report.top) + asked + DescribeTrace(facts);
+    return text;
+  }
+  text = Picture(advice, runs, details ? kPlotHeight : kShortPlotHeight);
+  if (details) text += FormatAdviceDetails(advice, options.report.top);
+  if (options.by_layer) text += FormatLayerLosses(runs, options.report.top);
+  text += asked;
+  if (details || !options.request.policies.empty()) {
+    return text + (asked.empty() ? "\n" : "") + FormatReport(facts, runs, options.report);
+  }
+  for (const std::string& note : facts.notes) text += "note: " + note + "\n";
+  return text + "\n" + NextText(options);
 }
 
 // What was asked for, with the configurations that were read.
@@ -260,8 +289,9 @@ int RunReplay(ReplayCommandOptions options) {
   AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
   if (!asked.steps) asked.steps = configured.accumulate_steps;
   RequireRunFigures(options.expectations, runs, all);
-  const GradientInput input =
+  GradientInput input =
       OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
+  KeepInFloat32(options.float32, input);
   if (!input.has_gradients && !only_scaled) {
     runs = RunsWithoutGradients(configured.formats, options.request.conversion);
   }
@@ -325,16 +355,18 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
   option("--format", request.formats, "F",
          "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats",
          FormatNamesAndScaled());
-  option("--policy", request.policies, "NAME",
-         "Loss-scaling policy, repeatable (default: cerebras and torch), or all; see dlsim scaler "
-         "--list",
-         PolicyNamesAndAll());
+  option(
+      "--policy", request.policies, "NAME",
+      "Loss-scaling policy, repeatable, or all; see dlsim scaler --list (default: torch for fp16, "
+      "cerebras for cb16, none for bf16)",
+      PolicyNamesAndAll());
   option("--set", request.settings, "KEY=VALUE",
          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
          "policy only",
          ParameterNames());
   conversion.Visit(option);
   VisitRecipe(option, recipe);
+  VisitFloat32(option, float32);
   rules.Visit(option);
   VisitTraining(option, request, replay, accumulate_steps);
   VisitDevice(option, device);
@@ -358,6 +390,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay lm-kjv.dlprof --policy all\n"
       "  dlsim replay runs/lm-kjv --heat-map --json out.json\n"
       "  dlsim replay runs/lm-kjv --by-layer\n"
+      "  dlsim replay runs/lm-kjv --float32 'h.*.mlp.c_proj'\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
       "  dlsim replay runs/lm-kjv --format mxfp8 --format fp8-delayed:history=16\n"

@@ -42,6 +42,7 @@ struct TuneCommandOptions {
   std::optional<ConfigTarget> emit;
   std::optional<std::string> json;
   ReplayOptions replay;
+  std::vector<std::string> float32;
   uint64_t top = 5;
   bool details = false;
   DeviceChoice device;
@@ -159,8 +160,9 @@ int RunTune(TuneCommandOptions options) {
   TuneRequest request = MakeRequest(options, config);
   AskedAccumulation asked;
   if (config) asked.steps = config->accumulate_steps;
-  const GradientInput input =
+  GradientInput input =
       OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
+  KeepInFloat32(options.float32, input);
   if (options.emit && !input.has_gradients) RefuseWithoutGradients(options.trace);
   if (!options.quiet) NoteDevice(input);
   if (input.profile) {
@@ -172,9 +174,11 @@ int RunTune(TuneCommandOptions options) {
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
   request.tensors = options.trace.options.tensors;
-  const Advice advice = WithProgress(
+  Advice advice = WithProgress(
       "tune, windows", *input.source, options,
       [&](const ReplayOptions& replay) { return AdviseOn(*input.source, request, replay); });
+  advice.float32 = options.float32;
+  advice.lines = AdviceLines(advice);
   const TuneResult result = WithProgress(
       "tune, replays", *input.source, options,
       [&](const ReplayOptions& replay) { return Tune(*input.source, request, advice, replay); });
@@ -212,6 +216,7 @@ void TuneCommandOptions::Visit(OptionRows& option) {
          "Policy to tune (default: cerebras-2.10, or the one that --emit needs)", PolicyNames());
   conversion.Visit(option);
   VisitRecipe(option, recipe);
+  VisitFloat32(option, float32);
   VisitCheck(option, replay.checked);
   VisitDevice(option, device);
   option.Threads();

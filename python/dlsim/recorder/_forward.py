@@ -119,7 +119,7 @@ class ForwardPass:
         if self._gradients is not None:  # an inference reports every overflow
             self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
         self._guard(self._record_rounded_loss)
-        self._graph = self._operations.graph() if self._ops and self._sees else ""
+        self._graph = self._operations.graph() if self._sees else ""
         self._operations.forget()
         self._running.clear()
         self._calls.clear()
@@ -289,7 +289,8 @@ class ForwardPass:
 
     def _keep(self, name: str, tensor: Any) -> None:
         self._make_room(tensor)
-        self._values[f"{name}.act"] = tensor.detach().clone()
+        with self._operations.looking():
+            self._values[f"{name}.act"] = tensor.detach().clone()
         if not self._widths.narrow(tensor):
             self._wide.add(f"{name}.act")
 
