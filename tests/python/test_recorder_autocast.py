@@ -80,6 +80,7 @@ def followed(model: torch.nn.Module, x: torch.Tensor) -> Seen:
         lambda do: do(),
         copied=lambda _, tensor: seen.copy(tensor),
         outside=lambda: False,
+        splits=lambda: True,
     )
     operations.enter()
     regions.enter()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
@@ -14,9 +14,16 @@ from ._tensors import tensors_in
 _DECOMPOSED_UP_TO = 1 << 24
 
 
-def decomposed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns a context in which attention computes its scores by themselves, if they are few."""
+def decomposed(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], allowed: Callable[[], bool]
+) -> Any:
+    """Returns a context in which attention computes its scores by themselves.
+
+    If they are few, and it is `allowed`, which is asked only then.
+    """
     if name not in ("scaled_dot_product_attention", "multi_head_attention_forward"):
+        return nullcontext()
+    if not allowed():
         return nullcontext()
     try:
         attention: Any = import_module("torch.nn.attention")
@@ -33,6 +40,24 @@ def decomposed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if scores <= _DECOMPOSED_UP_TO
         else nullcontext()
     )
+
+
+def may_be_repeated() -> bool:
+    """Returns whether backward may compute again what runs now, as in checkpointing.
+
+    That works with hooks on saved tensors, or without gradients at first. What is computed again,
+    outside of the forward pass, must be by the same kernels: others keep other tensors for
+    backward, which is an error, and draw other numbers for dropout.
+    """
+    import torch
+
+    if not torch.is_grad_enabled():
+        return True
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("in use"):
+            return False
+    except RuntimeError:  # there are some
+        return True
 
 
 def rounded_by(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:

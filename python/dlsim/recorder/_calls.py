@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .._errors import Error
+from ._modes import in_recorder
 from ._report import Report
 
 
@@ -30,7 +31,8 @@ class Calls:
             yield False
             return
         try:
-            yield True
+            with in_recorder():
+                yield True
         finally:
             self._report.seconds += time.perf_counter() - began
             self._inside.clear()

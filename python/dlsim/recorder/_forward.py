@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ._attention import may_be_repeated
 from ._buffers import Buffers
 from ._hooks import SPILLED_FROM, Guard, Seen
 from ._memory import is_plain, memory_of
+from ._modes import is_transformed
 from ._names import ROOT
 from ._operations import Operations
 from ._regions import Regions, nesting
@@ -79,12 +82,15 @@ class ForwardPass:
             copied=self._copied,
             outside=lambda: not self._running,
             module=lambda: self._running[-1] if self._running else "",
+            splits=self._splits_attention,
         )
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
         self._outermost = False  # whether no context of autocast is entered around the model
         self._counts = False  # whether the pass that runs, or ran last, is to be recorded
         self._done = True  # whether a backward pass has begun, or no step is recorded
+        self._trains: int | None = None  # the thread that calls `end`, if models ran there
+        self._takes: dict[str, int] = {}  # the thread whose modules are looked at in the step
         self._stays = False  # whether operations after the model are seen, those of the loss
         self._sees = False  # whether operations were seen
         self._values: dict[str, Any] = {}
@@ -102,6 +108,7 @@ class ForwardPass:
     def begin(self) -> None:
         """Begins a step whose forward pass is recorded."""
         self._done = self._sees = False
+        self._takes = {} if self._trains is None else {"thread": self._trains}
         self._wide.clear()
         self._harmless.clear()
         self._buffers.begin()
@@ -115,6 +122,9 @@ class ForwardPass:
     def end(self) -> None:
         """Ends the forward pass of a step."""
         self._done = True
+        if self._handles:
+            own = threading.get_ident()
+            self._trains = own if self._sees and self._takes.get("thread") == own else None
         self._see_no_more()
         if self._gradients is not None:  # an inference reports every overflow
             self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
@@ -160,12 +170,30 @@ class ForwardPass:
             found["forward_graph"] = self._graph
         return found
 
+    def _splits_attention(self) -> bool:
+        return self._ops and (self._gradients is None or not may_be_repeated())
+
     def _is_active(self) -> bool:
         """Returns whether operations belong to the forward pass, as derivatives in it do."""
         return self._counts and not self._done and (bool(self._running) or not in_backward())
 
+    def _is_other_thread(self) -> bool:
+        """Returns whether this thread is not the one that trains, but may evaluate the model.
+
+        Before a step shows which one trains, it is the first that runs the model as training does.
+        """
+        own = threading.get_ident()
+        if "thread" not in self._takes and not self._is_training():
+            return True
+        return self._takes.setdefault("thread", own) != own
+
+    def _is_training(self) -> bool:
+        import torch
+
+        return self._gradients is None or torch.is_grad_enabled()
+
     def _enter(self, name: str) -> None:
-        if self._done or in_backward():
+        if self._done or in_backward() or is_transformed() or self._is_other_thread():
             return
         if name in self._running:  # an exception has left it
             self._running.clear()
@@ -174,9 +202,7 @@ class ForwardPass:
         self._running.append(name)
 
     def _begin_pass(self) -> None:
-        import torch
-
-        self._counts = self._gradients is None or torch.is_grad_enabled()
+        self._counts = self._is_training()
         if self._counts:
             self._guard(self._see)
 
@@ -192,7 +218,7 @@ class ForwardPass:
         self._regions.leave()
 
     def _leave(self, name: str, output: Any) -> None:
-        if name not in self._running or in_backward():
+        if name not in self._running or in_backward() or self._is_other_thread():
             return
         while self._running.pop() != name:
             continue
@@ -238,9 +264,10 @@ class ForwardPass:
             if masked:
                 return  # whether 16 bits can hold it depends on the operation
             value = self._values.pop(f"{found.name}.act")
-            self._values[f"{name}.act"] = (
-                value.reshape(tensor.shape) if tensor.is_contiguous() else tensor.detach().clone()
-            )
+            with self._operations.looking():
+                same = tensor.is_contiguous()
+                value = value.reshape(tensor.shape) if same else tensor.detach().clone()
+            self._values[f"{name}.act"] = value
             if f"{found.name}.act" in self._wide:
                 self._wide.remove(f"{found.name}.act")
                 self._wide.add(f"{name}.act")

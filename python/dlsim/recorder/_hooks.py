@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ._modes import is_transformed
 from ._names import ROOT
 from ._ranks import is_distributed
 from ._tensors import in_backward, is_loss, tensors_in
@@ -167,6 +168,8 @@ class ActivationHooks:
     def called(self, name: str, output: Any) -> None:
         """Watches for the gradients of what a module has returned."""
         self._idle.discard(name)
+        if is_transformed():
+            return
         # Checkpointing calls modules during backward.
         if self._backward and self._spill is not None and not in_backward():
             self._backward = False

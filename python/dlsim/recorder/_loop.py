@@ -14,6 +14,7 @@ from ._background import Background
 from ._choice import Choice
 from ._live import Live
 from ._metadata import scale_of
+from ._modes import in_recorder
 from ._pace import Pace
 from ._parts import Parts
 from ._report import Report
@@ -77,7 +78,8 @@ class Loop:
         """Runs what a hook does."""
         began = time.perf_counter()
         try:  # not `counting`: this is called for each tensor
-            action()
+            with in_recorder():
+                action()
         except Exception as error:
             if self._raises:
                 raise

@@ -3,19 +3,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-from weakref import WeakMethod
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+from weakref import WeakMethod, WeakSet
 
 # Takes a function, its arguments, and returns its result.
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class _Thread(threading.local):
+    recorders = 0  # within how many calls of recorders the thread is
+
+
+_THREAD = _Thread()
+
+
+@contextmanager
+def in_recorder() -> Iterator[None]:
+    """Within it, what this thread computes is a recorder's own: no recorder looks at it."""
+    _THREAD.recorders += 1
+    try:
+        yield
+    finally:
+        _THREAD.recorders -= 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """As `in_recorder`, and modes of others do not see it either.
+
+    Selective checkpointing counts operators, and takes the results of some for those of a model.
+    """
+    with in_recorder():
+        if all(map(_is_ours, _stacks()[1])):
+            yield
+            return
+        from torch.utils import _python_dispatch as dispatch
+
+        # There is none before PyTorch 2.0, and no selective checkpointing.
+        with getattr(dispatch, "_disable_current_modes", nullcontext)():
+            yield
+
+
 class Modes:
     """Has `function` make the calls of torch's functions, `operator` those of its operators.
 
-    Both are bound methods; once their object is gone the calls are made as they are.
+    Both are bound methods; once their object is gone the calls are made as they are, as those are
+    that recorders make themselves.
     """
+
+    _waiting: ClassVar[WeakSet[Modes]] = WeakSet()  # that are to be left and lie below others
 
     def __init__(self, function: Call, operator: Call) -> None:
         from torch import is_inference_mode_enabled
@@ -28,13 +67,17 @@ class Modes:
         operator_mode: Any = TorchDispatchMode
 
         class Functions(function_mode):  # type: ignore[misc]
+            of_recorder = True
+
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
-                call = own_function() or _plain_call
+                call = _plain_call if is_transformed() else _call_of(own_function)
                 return call(func, args, kwargs or {})
 
         class Operators(operator_mode):  # type: ignore[misc]
+            of_recorder = True
+
             def __torch_dispatch__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
@@ -43,7 +86,7 @@ class Modes:
                         result = func.decompose(*args, **(kwargs or {}))
                     if result is not NotImplemented:
                         return result
-                call = own_operator() or _plain_call
+                call = _call_of(own_operator)
                 return call(func, args, kwargs or {})
 
         self._modes: tuple[Any, ...] = (Functions(), Operators())
@@ -53,23 +96,53 @@ class Modes:
         """Enters them, if they are not; returns whether they may stay beyond the caller.
 
         Modes are left in the order opposite to that in which they were entered, so they must not
-        stay if somebody else's are entered around the caller.
+        stay if somebody else's are entered around the caller. Those of other recorders may be.
         """
+        self._waiting.discard(self)
         if self._entered:
             return False
-        alone = not any(_stacks())
+        alone = all(_is_ours(mode) for stack in _stacks() for mode in stack)
         for mode in self._modes:
             mode.__enter__()
             self._entered.append(mode)
         return alone
 
     def leave(self) -> None:
-        """Leaves them, but for those that lie below somebody else's: those another call leaves."""
+        """Leaves them, but for those that lie below somebody else's: those another call leaves.
+
+        Of other recorders, too.
+        """
+        self._waiting.add(self)
+        while any([modes._leave() for modes in list(self._waiting)]):
+            continue
+
+    def _leave(self) -> bool:
+        """Leaves what lies on top; returns whether anything did."""
         tops = [stack[-1] for stack in _stacks() if stack]
-        for mode in reversed(self._entered[:]):
-            if any(mode is top for top in tops):
-                mode.__exit__(None, None, None)
-                self._entered.remove(mode)
+        left = [mode for mode in self._entered if any(mode is top for top in tops)]
+        for mode in reversed(left):
+            mode.__exit__(None, None, None)
+            self._entered.remove(mode)
+        if not self._entered:
+            self._waiting.discard(self)
+        return bool(left)
+
+
+def is_transformed() -> bool:
+    """Returns whether a transformation of torch.func runs, whose tensors have no memory."""
+    import torch
+
+    functorch: Any = getattr(torch._C, "_functorch", None)
+    stack = getattr(functorch, "peek_interpreter_stack", None)  # since PyTorch 2.0
+    return stack is not None and stack() is not None
+
+
+def _call_of(own: WeakMethod[Call]) -> Call:
+    return _plain_call if _THREAD.recorders else own() or _plain_call
+
+
+def _is_ours(mode: Any) -> bool:
+    return getattr(mode, "of_recorder", False) is True
 
 
 def _plain_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from ._attention import decomposed, rounded_by
 from ._graph import Graph
 from ._hooks import Guard
 from ._memory import ByMemory
-from ._modes import Modes
+from ._modes import Modes, alone
 from ._operators import Operator, described
 from ._overflows import Overflows
 from ._rounding import RoundedLosses
@@ -29,6 +29,9 @@ _AS_INEXACT = frozenset("abs add clamp clamp_min maximum relu".split())
 
 # Operations whose gradient is zero where their result is the least, and that hand such on.
 _CUTS, _KEEPS_CUT = frozenset("clamp clamp_min relu".split()), frozenset(("add", "amax"))
+
+# The attribute of a tensor that a recorder has made in the place of one that was converted.
+_CONVERTED = "_dlsim_converted"
 
 # The smallest normal value of fp16: what is below may become zero.
 _TINY = 2.0**-14
@@ -57,7 +60,8 @@ class Operations:
     `active` says whether a forward pass that is recorded runs now. `found` takes an operation, its
     result and whether that will have a gradient, and returns the name that it is recorded by, None
     for none; `differentiated` takes that name and the gradient. `outside` says whether no module
-    runs, as where the loss is computed; `module` names the one that does.
+    runs, as where the loss is computed; `module` names the one that does, and
+    `splits` says whether attention may be computed in parts.
     """
 
     def __init__(
@@ -71,7 +75,9 @@ class Operations:
         copied: Callable[[str | None, Any], None],
         outside: Callable[[], bool],
         module: Callable[[], str],
+        splits: Callable[[], bool],
     ) -> None:
+        self._splits = splits
         self._widths, self._active, self._guard = widths, active, guard
         self._graph = Graph(module)
         self._found, self._differentiated, self._copied = found, differentiated, copied
@@ -87,7 +93,6 @@ class Operations:
         self._subtracted: ByMemory[Any] = ByMemory()  # of differences, the larger magnitudes
         self._overflows = Overflows()
         self._rounded = RoundedLosses(widths, outside)
-        self._looks_itself = False  # whether the operators that are called now are its own
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
         self._saved: bool | None = None  # the last one that this pass asked for
@@ -168,7 +173,7 @@ class Operations:
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls one of torch's functions."""
-        if self._looks_itself or not self._active():
+        if not self._active():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         asked, self._asked = self._asked, None
@@ -182,7 +187,7 @@ class Operations:
         if self._widths.copies(name):
             self._guard(lambda: self._copy(rounded_by(name, args, kwargs)))
         self._graph.calls(name)
-        with self._widths.inside(name, args), decomposed(name, args, kwargs):
+        with self._widths.inside(name, args), decomposed(name, args, kwargs, self._splits):
             result = func(*args, **kwargs)
         self._graph.calls("")
         if name in ("float", "to", "type", "type_as"):
@@ -219,11 +224,8 @@ class Operations:
     @contextmanager
     def looking(self) -> Iterator[None]:
         """Within it, the recorder's own operators are not seen."""
-        self._looks_itself = True
-        try:
+        with alone():
             yield
-        finally:
-            self._looks_itself = False
 
     def _find_tiny_divisors(self, operation: str, args: tuple[Any, ...], result: Any) -> None:
         """Records what is divided by, or of what a logarithm is taken, if some of it is tiny.
@@ -290,7 +292,10 @@ class Operations:
         float32, so the last call, or that of the module, shows what was meant.
         """
         given = args[0]
-        if result is not given or not result.is_floating_point() or result.element_size() != 4:
+        made_here = result is given
+        if not (made_here or getattr(result, _CONVERTED, False)):  # by another recorder
+            return result
+        if not result.is_floating_point() or result.element_size() != 4:
             return result
         before = self._widths.narrow(given)
         to = [*args[1:], *kwargs.values()]
@@ -309,7 +314,8 @@ class Operations:
             return result
         if wanted:
             self._guard(lambda: self._copy([given]))
-        converted = given.clone()
+        converted = given.clone() if made_here else result
+        setattr(converted, _CONVERTED, True)
         self._widths.set(converted, wanted)
         self._graph.converted(given, converted, self._widths.narrow)
         if before:
@@ -318,7 +324,7 @@ class Operations:
 
     def _operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls one of torch's operators."""
-        if self._looks_itself or not self._active():
+        if not self._active():
             return func(*args, **kwargs)
         if self._pending:
             self._guard(self._watch_gradients)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
-from weakref import WeakMethod, WeakSet, finalize
+from weakref import WeakSet, finalize
 
 
 class Regions:
@@ -28,30 +28,31 @@ class Regions:
         self._refused: WeakSet[Any] = WeakSet()  # made with enabled=False
         self._casting: WeakSet[Any] = WeakSet()  # made by `custom_fwd` with cast_inputs
         self._thread = 0
-        self._patched: finalize[Any, Regions] | None = None
+        finalize(self, _unpatch_unused).atexit = False
 
     def enter(self) -> None:
         """Begins to see, if it does not."""
-        if self._patched is None:
+        if self not in _SEEING:
             self.off, self.casts, self._thread = False, False, threading.get_ident()
             self._entered.clear()
-            own = (WeakMethod(self._made), WeakMethod(self._into), WeakMethod(self._out))
-            self._patched = finalize(self, _patch(*own))
-            self._patched.atexit = False
+            _SEEING.add(self)
+            if not _PATCHES:
+                _PATCHES.append(_patch())
 
     def leave(self) -> None:
         """Ends seeing."""
-        if self._patched is not None:
-            self._patched()
-            self._patched = None
+        _SEEING.discard(self)
+        _unpatch_unused()
 
-    def _made(self, context: Any, enabled: bool, casting: bool) -> None:
+    def made(self, context: Any, enabled: bool, casting: bool) -> None:
+        """Notes how a context was made."""
         if not enabled:
             self._refused.add(context)
         if casting:
             self._casting.add(context)
 
-    def _into(self, context: Any) -> None:
+    def into(self, context: Any) -> None:
+        """Notes that a context is entered."""
         if threading.get_ident() != self._thread:
             return
         self._entered.append((context, (self.off, self.casts)))
@@ -59,7 +60,8 @@ class Regions:
             self.off = context in self._refused or not (context._enabled or _unavailable(context))
             self.casts = context in self._casting
 
-    def _out(self, context: Any) -> None:
+    def out(self, context: Any) -> None:
+        """Notes that a context is left."""
         if threading.get_ident() == self._thread and self._entered:
             inner, before = self._entered[-1]
             if inner is context:
@@ -102,12 +104,18 @@ def _turns_off(caller: FrameType) -> bool:
     return _casts(caller)
 
 
-def _patch(
-    made: Callable[[], Callable[[Any, bool, bool], None] | None],
-    into: Callable[[], Callable[[Any], None] | None],
-    out: Callable[[], Callable[[Any], None] | None],
-) -> Callable[[], None]:
-    """Has contexts call what is given, as long as it is there; returns what ends that."""
+# One patch serves those that see, of several recorders.
+_SEEING: WeakSet[Regions] = WeakSet()
+_PATCHES: list[Callable[[], None]] = []  # what ends it, if there is one
+
+
+def _unpatch_unused() -> None:
+    while _PATCHES and not _SEEING:
+        _PATCHES.pop()()
+
+
+def _patch() -> Callable[[], None]:
+    """Has contexts call those that see; returns what ends that."""
     import torch
 
     module: Any = torch  # whose types lack the class in PyTorch 1.13
@@ -117,20 +125,21 @@ def _patch(
 
     def init(self: Any, *args: Any, **options: Any) -> None:
         before["__init__"](self, *args, **options)
-        if (call := made()) is not None:
-            enabled = options.get("enabled", args[2] if len(args) > 2 else True)
-            caller = sys._getframe(1)  # or, before PyTorch 2.4, that of a subclass for CUDA
-            call(self, enabled, _casts(caller) or _casts(caller.f_back))
+        enabled = options.get("enabled", args[2] if len(args) > 2 else True)
+        caller = sys._getframe(1)  # or, before PyTorch 2.4, that of a subclass for CUDA
+        casting = _casts(caller) or _casts(caller.f_back)
+        for regions in list(_SEEING):
+            regions.made(self, enabled, casting)
 
     def enter(self: Any) -> Any:
         result = before["__enter__"](self)
-        if (call := into()) is not None:
-            call(self)
+        for regions in list(_SEEING):
+            regions.into(self)
         return result
 
     def leave(self: Any, *error: Any) -> Any:
-        if (call := out()) is not None:
-            call(self)
+        for regions in list(_SEEING):
+            regions.out(self)
         return before["__exit__"](self, *error)
 
     def is_enabled(*args: Any) -> bool:
