@@ -138,3 +138,17 @@ def test_nothing_of_a_step_that_is_not_recorded_gets_into_the_next(tmp_path: Pat
             rec.step(scale=1.0, step=step)
     assert rec.errors == 0 and steps_in(tmp_path) == [0, 4]
     assert "0.call1.act_grad" not in load(tmp_path, 4)[0]
+
+
+def test_a_last_micro_step_that_is_forgotten_is_an_error(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path, micro_steps=True) as rec:
+        for calls in (2, 1, 2):
+            model.zero_grad()
+            for micro in range(2):
+                model(torch.randn(4, 6)).square().mean().backward()
+                if micro < calls:
+                    rec.micro_step(scale=1.0)
+            rec.step()
+    assert rec.errors == 1 and sorted(set(steps_in(tmp_path))) == [0, 2]
+    assert "micro_step was not called after the last" in rec.report().messages[0]

@@ -38,9 +38,10 @@ def test_a_scaler_is_asked(tmp_path: Path) -> None:
     stage = Enum("OptState", ["READY", "UNSCALED"])
     model, scaler = small_model(), OfTorch()
     with dlsim.Recorder(model, tmp_path / "torch", scaler=scaler) as rec:
-        model(torch.randn(4, 6)).sum().backward()
-        rec.step()
-        rec.step(scale=2.0)
+        for scale in (None, 2.0):
+            model.zero_grad()
+            model(torch.randn(4, 6)).sum().backward()
+            rec.step(scale=scale)
         scaler._per_optimizer_states[1] = {"stage": stage.UNSCALED}
         rec.step()
     assert [load(tmp_path / "torch", i)[1]["grad_scale"] for i in (0, 1)] == ["256.0", "2.0"]
@@ -114,11 +115,11 @@ def test_a_full_disk_costs_steps_only(tmp_path: Path, output) -> None:
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "with dlsim.Recorder(model, sys.argv[1], every=1) as rec:\n"
         "    for limit in (resource.RLIM_INFINITY, 20000, resource.RLIM_INFINITY):\n"
-        "        model.zero_grad()\n"
-        "        model(torch.randn(4, 300)).square().sum().backward()\n"
         "        rec.report()  # waits for the steps before\n"
         "        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
         "        for _ in range(20):\n"
+        "            model.zero_grad()\n"
+        "            model(torch.randn(4, 300)).square().sum().backward()\n"
         "            rec.step(scale=1.0)\n"
         "print(rec.errors, rec.report().steps)\n"
     )

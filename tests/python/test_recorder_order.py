@@ -250,7 +250,7 @@ def test_a_step_for_each_micro_batch_is_an_error(tmp_path: Path, to_none) -> Non
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=to_none)
     assert rec.errors == 4 and steps_in(tmp_path / "run") == [0, 3]
-    assert "were added to those of the step before" in rec.report().messages[0]
+    assert "were added to older ones" in rec.report().messages[0]
 
 
 def test_gradients_that_are_cleared_without_a_new_version_are_no_error(tmp_path: Path) -> None:
@@ -302,11 +302,12 @@ def test_a_scale_that_gradients_do_not_carry_is_an_error(
             scaler.step(optimizer)
             scaler.update()
     if problem is None and passed:
-        assert rec.report().steps == 0
         problem = f"the scaler has unscaled no gradients yet, expected none or 1024, got {scale:g}"
-    elif problem is None:  # noticed when the optimizer steps, if at all
-        problem = "recorded with scale=1, but then" if scale == 1 else ""
-    assert problem in "".join(rec.report().messages) and (rec.errors > 0) == bool(problem)
+    elif problem is None:  # noticed when the optimizer steps; then its scaler is known
+        problem = f"recorded with scale={scale:g}, but then the gradients were divided by 1024"
+        assert f"expected 1024, got {scale:g}" in rec.report().messages[1]
+    assert problem in "".join(rec.report().messages)
+    assert (rec.errors, steps_in(tmp_path / "run")) == ((3, []) if problem else (0, [0, 1, 2]))
 
 
 @pytest.mark.parametrize("kind", ["none", "torch"])
@@ -365,3 +366,80 @@ def test_nothing_of_the_recorder_stays(tmp_path: Path) -> None:
         assert len(module._global_optimizer_post_hooks) == hooks + 1
     assert len(module._global_optimizer_post_hooks) == hooks
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("real", "stated", "errors"),
+    # A scale may be that of the learning rate, and numbers of batches divide, too.
+    [(1024.0, 1.0, 3), (2.0**20, 16.0, 3), (1024.0, 1024.0, 0), (1.0, 1024.0, 0), (4.0, 1.0, 0)],
+)
+def test_a_scale_that_is_divided_out_by_hand_is_compared(
+    tmp_path: Path, real, stated, errors
+) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run") as rec:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(x()).square().mean() * real).backward()
+            rec.step(scale=stated)
+            for parameter in model.parameters():
+                parameter.grad.div_(real)
+            optimizer.step()
+    assert rec.errors == errors
+    assert len(steps_in(tmp_path / "run")) == rec.report().steps == 3 - errors
+
+
+def test_a_scaler_that_scales_nothing_is_an_error(tmp_path: Path) -> None:
+    model, scaler = small_model(), scaler_of("torch")
+    with dlsim.Recorder(model, tmp_path / "run", scaler=scaler) as rec:
+        for _ in range(2):
+            model.zero_grad()
+            model(x()).square().mean().backward()
+            rec.step()
+    assert rec.errors == 2 and steps_in(tmp_path / "run") == []
+    assert "scaler: has scaled no loss" in rec.report().messages[0]
+    model.zero_grad()
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    with dlsim.Recorder(model, tmp_path / "off", scaler=off, on_error="raise") as rec:
+        model(x()).square().mean().backward()
+        rec.step()
+
+
+@pytest.mark.parametrize("forward_every", [None, 1])
+def test_clipping_is_noticed_in_each_step(tmp_path: Path, forward_every) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run", forward_every=forward_every) as rec:
+        for _ in range(2):
+            model.zero_grad()
+            model(x()).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            rec.step(scale=1.0)
+    assert rec.errors == 2 and "as clipping does" in rec.report().messages[1]
+
+
+def test_two_steps_for_one_backward_pass_are_an_error(tmp_path: Path) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run") as rec:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(x()).square().mean().backward()
+            rec.step(scale=1.0)
+            rec.step(scale=1.0)
+            optimizer.step()
+    assert rec.errors == 2 and steps_in(tmp_path / "run") == [0, 2]
+    assert "no backward pass since the step before" in rec.report().messages[0]
+
+
+def test_a_gradient_that_no_backward_pass_makes_is_one(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        for step in range(3):
+            for parameter in model.parameters():
+                if step == 1:
+                    parameter.grad.fill_(2.0)
+                else:
+                    parameter.grad = torch.ones_like(parameter)
+            rec.step(scale=1.0)
+    assert steps_in(tmp_path / "run") == [0, 1, 2]

@@ -67,10 +67,10 @@ def test_nothing_is_read_in_steps_that_are_not_selected(tmp_path: Path) -> None:
 def test_given_step_numbers_are_used(tmp_path: Path) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path) as rec:
-        model(torch.randn(4, 6)).sum().backward()
-        for step in (10, 20, 21):
+        for step in (10, 20, 21, None):
+            model.zero_grad()
+            model(torch.randn(4, 6)).sum().backward()
             rec.step(scale=1.0, step=step)
-        rec.step(scale=1.0)
     assert steps_in(tmp_path) == [10, 20, 21, 22]
 
 

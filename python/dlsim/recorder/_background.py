@@ -46,6 +46,7 @@ class Background:
         self._has_parts = False  # the output may hold some
         self._lent: tuple[int, list[_Reading]] | None = None  # a step to be looked at
         self._steps: list[tuple[int, Job]] = []
+        self._written: int | None = None  # the last step that is there
 
     def open(self) -> Sink:
         """Opens the output, unless it is open."""
@@ -172,7 +173,18 @@ class Background:
             del self._steps[0]
             with self._report.counting(f"step {step}", raises=self._raises):
                 outcome.result()
+                self._written = step
                 self._report.steps += 1
+
+    def revoke(self, step: int) -> bool:
+        """Removes a step, the last of those that were finished; returns whether it was there."""
+        self.settle()
+        if self._written != step or self._sink is None:
+            return False
+        self._sink.forget(step)
+        self._written = None
+        self._report.steps -= 1
+        return True
 
     def measure(self) -> None:
         """Notes in the report how many bytes are on the disk."""

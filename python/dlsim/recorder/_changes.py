@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from ._names import smallest_of
 
 _ENOUGH = 4  # elements that show a factor
 _DOUBTS = 4  # steps that are compared: a scale that is forgotten is missing in all
-_LEAST_SCALE = 2.0**-8  # numbers of micro-steps and of ranks divide, too
+_LEAST_SCALE = 2.0**-8  # that is told from other factors
 
 PLACE = (
     "expected Recorder.step right after backward(), before unscale_(), clipping, optimizer.step(), "
@@ -32,30 +31,28 @@ class Changes:
     def __init__(self, parameters: Mapping[str, Any], scaler: Any) -> None:
         self.name = smallest_of(parameters, _ENOUGH)
         self._unscales = hasattr(scaler, "_states")
-        self._before: tuple[Any, int, Any] | None = None  # the gradient, its version, a copy
-        self._unscaled: Any = None  # a copy of what was recorded with scale 1
+        self._before: Any = None  # a copy of what backward has left
+        self._recorded: tuple[Any, float] | None = None  # a copy of what was, and the stated scale
         self._doubts = _DOUBTS
 
     def given(self, gradient: Any) -> None:
         """Keeps what backward has left."""
-        self._before = weakref.ref(gradient), gradient._version, gradient.detach().clone()
+        self._before = gradient.detach().clone()
 
     def check(self, given: Mapping[str, Any], scale: float) -> None:
         """Raises Error if gradients were cleared, clipped, or unscaled and `scale` is not 1."""
-        self._unscaled, gradient = None, given.get(self.name or "")
+        self._recorded, gradient = None, given.get(self.name or "")
         if gradient is None or self._before is None:
             return
-        same, version, before = self._before
-        # PyTorch's scaler divides without a new version.
-        if scale != 1 or same() is not gradient or version != gradient._version:
-            if not any(bool(one.any()) for one in given.values() if one is not None) and bool(
-                before.any()
-            ):
-                raise Error(CLEARED)
-            self._check_factor(_factor(before, gradient), before, scale)
-        if scale == 1 and self._doubts > 0:
-            self._doubts -= 1
-            self._unscaled = gradient.detach().clone()
+        # No version tells: PyTorch's scaler and, while operators are seen, clipping count none.
+        before = self._before
+        if not any(bool(one.any()) for one in given.values() if one is not None) and bool(
+            before.any()
+        ):
+            raise Error(CLEARED)
+        self._check_factor(_factor(before, gradient), before, scale)
+        if self._doubts > 0:
+            self._recorded = gradient.detach().clone(), scale
 
     def _check_factor(self, factor: float | None, before: Any, scale: float) -> None:
         if factor is None:
@@ -71,16 +68,31 @@ class Changes:
                 f"does, {PLACE}"
             )
 
-    def used(self, gradient: Any) -> None:
-        """Raises Error if a loss scale was divided out of what was recorded with scale 1."""
-        before, self._unscaled = self._unscaled, None
-        factor = None if before is None or gradient is None else _factor(before, gradient)
-        if factor is not None and factor <= _LEAST_SCALE and _is_scale(factor, before):
-            self._doubts = 0
-            raise Error(
-                f"recorded with scale=1, but then the gradients were divided by {1 / factor:g} for "
-                "the optimizer: if that is the loss scale, say scale= or scaler="
-            )
+    def used(self, gradient: Any, divisor: float | None) -> None:
+        """Raises Error if what the optimizer is given shows another scale than what was stated.
+
+        `divisor` is the scale of the scaler that works for the optimizer, as far as one is seen.
+        """
+        recorded, self._recorded = self._recorded, None
+        if recorded is None or gradient is None:
+            return
+        before, stated = recorded
+        factor, near = _factor(before, gradient), _rounding(before)
+        if divisor is not None and stated not in (1, divisor):  # clipping may hide the factor
+            factor = 1 / divisor
+        if factor is None:
+            return
+        carried = 1 / factor
+        known = divisor is not None and abs(carried / divisor - 1) < near
+        # Numbers of micro-steps and of ranks divide, too.
+        far = not _LEAST_SCALE < carried / stated < 1 / _LEAST_SCALE and _is_scale(factor, before)
+        if abs(carried / stated - 1) < near or not (known or far):
+            self._doubts -= 1
+            return
+        raise Error(
+            f"recorded with scale={stated:g}, but then the gradients were divided by {carried:g} "
+            "for the optimizer: if that is the loss scale, say scale= or scaler="
+        )
 
     def clear(self) -> None:
         """Forgets what backward has left."""

@@ -82,6 +82,11 @@ class ParameterHooks:
 
         return hook
 
+    @property
+    def holds(self) -> bool:
+        """Whether there are gradients that nobody has taken."""
+        return self.seen.size() > 0
+
     def take(self) -> tuple[dict[str, Any], list[str]]:
         """Returns what Seen.take returns."""
         return self.seen.take()

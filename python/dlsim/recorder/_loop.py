@@ -51,6 +51,7 @@ class Loop:
         self._last = -1  # the last step recorded here
         self._micro = 0  # the coming micro-step
         self._incomplete = self._ended = False
+        self._taken = False  # whether the last call recorded a step, which nobody has revoked
 
     def attach(self, sources: Sources, parts: Parts, live: Live) -> None:
         """Says where gradients come from, what makes parts of them, and what looks at them."""
@@ -86,6 +87,17 @@ class Loop:
             self._report.count(error, f"step {self._next}")
         finally:
             self._pace.in_hook(time.perf_counter() - began)
+
+    def revoke(self, error: Error) -> None:
+        """Counts an error of the step that was taken last, and removes what was recorded of it."""
+        if not self._taken:
+            return
+        self._taken = False
+        with self.counting(f"step {self._last}"):
+            self._report.count(error, f"step {self._last}")
+            self._steps.revoke(self._last)
+        if self._raises:
+            raise error
 
     def spill(self) -> None:
         """Puts aside what the step has left so far."""
@@ -127,6 +139,9 @@ class Loop:
                 complete = self._micro > 0 and not self._incomplete
                 if self._micro == 0:
                     self.count(Error("micro_step was not called"))
+                elif complete and self._sources.holds_micro_step():
+                    complete = False
+                    self.count(Error("micro_step was not called after the last backward pass"))
             else:
                 complete = self._add(stated, metadata) and not self._incomplete
             self._finish(complete)
@@ -192,6 +207,7 @@ class Loop:
         return False
 
     def _finish(self, complete: bool) -> None:
+        self._taken = False
         with self.counting(f"step {self._next}"):
             if not complete:
                 self._steps.drop()
@@ -199,3 +215,4 @@ class Loop:
                 return
             self._last = self._next
             self._steps.finish(self._next)
+            self._taken = True

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
+
+# Between an optimizer's hook and the scaler that calls it, wrappers may lie.
+_FRAMES = 24
 
 _NONE: Mapping[Any, Any] = {}
 
@@ -41,6 +46,25 @@ def unscaled_in(scaler: Any) -> list[Any]:
 def is_in_use(scaler: Any) -> bool:
     """Returns whether losses are multiplied by the scale of a GradScaler of torch or dlsim.amp."""
     return _states_of(scaler) is not _NONE and getattr(scaler, "_scale", None) is not None
+
+
+def has_scaled_nothing(scaler: Any) -> bool:
+    """Returns whether a GradScaler of torch is on, but has not multiplied any loss so far."""
+    on = _states_of(scaler) is not _NONE and getattr(scaler, "_enabled", True)
+    return bool(on) and hasattr(scaler, "_scale") and scaler._scale is None
+
+
+def scaler_at_work() -> Any:
+    """Returns the GradScaler of torch or dlsim.amp whose `step` runs in this thread, or None."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        owner = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
+        if _states_of(owner) is not _NONE and callable(getattr(owner, "get_scale", None)):
+            return owner
+        frame = frame.f_back
+    return None
 
 
 def _states_of(scaler: Any) -> Mapping[Any, Any]:

@@ -11,7 +11,13 @@ from .._errors import Error
 from ._changes import CLEARED, PLACE, Changes
 from ._hooks import Guard
 from ._leftovers import Leftovers
-from ._metadata import is_in_use, scale_of, unscaled_in
+from ._metadata import (
+    has_scaled_nothing,
+    is_in_use,
+    scale_of,
+    scaler_at_work,
+    unscaled_in,
+)
 from ._names import smallest_of
 from ._ranks import Ranks, changes_gradients, kinds_of_sharding
 from ._skipped import WatchedUpdate, tells_skips
@@ -22,9 +28,10 @@ class StepOrder:
     """Notices a step that is recorded too late, and gradients that hold more than the step's.
 
     It knows the parameters that got a gradient since `clear`, and that optimizers of theirs have
-    stepped after it; then it calls `restart`, since what comes is another step. Only what it has
-    seen counts: where no hook runs, nothing is wrong. With `compares` it keeps the gradient of a
-    small parameter to tell clipping from other changes in place, such as rounding.
+    stepped after it; then it calls `restart`, since what comes is another step, and `revoke` if
+    what optimizers are given shows that the last step was recorded wrongly. Only what it has seen
+    counts: where no hook runs, nothing is wrong. With `compares` it keeps the gradient of a small
+    parameter to tell clipping from other changes in place, such as rounding.
     """
 
     def __init__(
@@ -34,11 +41,14 @@ class StepOrder:
         guard: Guard,
         restart: Callable[[], None],
         *,
+        revoke: Callable[[Error], None],
         scaler: Any = None,
         compares: bool = True,
     ) -> None:
         self._wanted, self._guard, self._restart = wanted, guard, restart
+        self._revoke = revoke
         self._scaler = scaler
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that call the optimizers
         self._parameters = dict(parameters)
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._frozen = dict(parameters)  # those without a hook: torch refuses it
@@ -51,6 +61,7 @@ class StepOrder:
         self._optimizers: dict[int, weakref.ref[Any]] = {}  # that have stepped, by id
         self._looks = False  # whether the coming step is recorded
         self._sums: set[str] = set()  # what holds more than the step has given
+        self._recorded = self._repeats = False  # whether this step, or the one before, was recorded
         self._changes = Changes(parameters if compares else {}, scaler)
 
     def add_hooks(self) -> None:
@@ -109,7 +120,10 @@ class StepOrder:
         if names:
             self._descends = self._descends is not False and _descends(optimizer)
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
-        self._use(names)
+        scaler = scaler_at_work() if names else None
+        if scaler is not None:
+            self._seen.add(scaler)
+        self._use(names, scaler)
 
     def _of_optimizer(self, optimizer: Any) -> Iterator[str]:
         for group in optimizer.param_groups:
@@ -118,8 +132,14 @@ class StepOrder:
                 if name is not None:
                     yield name
 
-    def _use(self, names: Collection[str]) -> None:
+    def _use(self, names: Collection[str], scaler: Any = None) -> None:
         """Notes that an optimizer has used the gradients of these parameters, or skipped them."""
+        if self._changes.name in names:  # of the step before, which was recorded
+            gradient = self._parameters[self._changes.name].grad
+            try:
+                self._changes.used(gradient, None if scaler is None else scale_of(None, scaler))
+            except Error as error:
+                self._revoke(error)
         if not self._looks:
             return
         for name in names:
@@ -128,9 +148,6 @@ class StepOrder:
         self._used.update(self._given.intersection(names))
         if self._given and self._used.issuperset(self._given) and not in_backward():
             self._restart()
-        for name in names:
-            if name == self._changes.name:
-                self._changes.used(self._parameters[name].grad)
 
     def begin(self) -> None:
         """Begins a step."""
@@ -141,22 +158,30 @@ class StepOrder:
                 self._leftovers.held(name, parameter.grad, used=False)
 
     def check_scale(self, scale: float | None) -> None:
-        """Raises Error if `scale` contradicts the recorder's scaler.
+        """Raises Error if `scale` contradicts the recorder's scaler, or one that was seen at work.
 
         `scale` is None where the caller leaves it to the scaler.
         """
-        unscaled = [one for one in unscaled_in(self._scaler) if self._concerns(one)]
+        scaler = self._scaler
+        if scaler is None and len(self._seen) == 1:
+            scaler = next(iter(self._seen))
+        unscaled = [one for one in unscaled_in(scaler) if self._concerns(one)]
         if scale is None and unscaled:
             raise Error(
                 "unscale_() or step() of the scaler was called before, expected that after "
                 "Recorder.step, or scale=1.0 to be stated"
             )
-        if scale is not None and not unscaled and is_in_use(self._scaler):
-            own = scale_of(None, self._scaler)
+        if scale is None and has_scaled_nothing(scaler):
+            raise Error(
+                "scaler: has scaled no loss, expected scaler.scale(loss).backward(), or scale= to "
+                "be stated"
+            )
+        if scale is not None and not unscaled and is_in_use(scaler):
+            own = scale_of(None, scaler)
             if own != float(scale):
                 raise Error(
-                    f"scale: the scaler has unscaled no gradients yet, expected none or {own:g}, "
-                    f"got {float(scale):g}"
+                    f"scale: the scaler has unscaled no gradients yet, expected "
+                    f"{'' if self._scaler is None else 'none or '}{own:g}, got {float(scale):g}"
                 )
 
     def _concerns(self, optimizer: Any) -> bool:
@@ -173,6 +198,12 @@ class StepOrder:
         """Raises Error if the gradients are no longer those that backward has left."""
         given = {name: self._parameters[name].grad for name in self._given if self._wanted(name)}
         if not given:
+            if self._repeats and self._is_as_before():
+                self._recorded = True  # still
+                raise Error(
+                    "no backward pass since the step before, expected one call of Recorder.step "
+                    "for each"
+                )
             return
         self._sums = self._leftovers.sums(given)
         if self._used.issuperset(given):
@@ -181,10 +212,19 @@ class StepOrder:
             raise Error(CLEARED)
         if self._sums.issuperset(given):
             raise Error(
-                "the gradients were added to those of the step before, expected one call of "
-                "Recorder.step for each step of the optimizer, or micro_steps=True"
+                "the gradients were added to older ones, expected zero_grad() before, and one call "
+                "of Recorder.step for each step of the optimizer, or micro_steps=True"
             )
         self._changes.check(given, scale)
+        self._recorded = True
+
+    def _is_as_before(self) -> bool:
+        """Returns whether nobody has changed a gradient since the step before was recorded."""
+        gradients = {name: one.grad for name, one in self._parameters.items() if self._wanted(name)}
+        present = {name: one for name, one in gradients.items() if one is not None}
+        return bool(present) and all(
+            self._leftovers.is_unchanged(name, one) for name, one in present.items()
+        )
 
     def left_out(self, name: str) -> str | None:
         """Returns why a gradient does not belong to the step, or None if it does."""
@@ -198,6 +238,7 @@ class StepOrder:
         self._given.clear()
         self._used.clear()
         self._sums.clear()
+        self._repeats, self._recorded = self._recorded, False
         self._changes.clear()
         if self._handles:
             self._add_hooks()
@@ -246,6 +287,7 @@ def order_of(
     ranks: Ranks,
     *,
     restart: Callable[[], None],
+    revoke: Callable[[Error], None],
     scaler: Any,
     active: bool,
 ) -> StepOrder:
@@ -254,4 +296,6 @@ def order_of(
     active = active and not ranks.is_shard and not kinds_of_sharding(models)
     compares = ranks.kind == "single" and not changes_gradients(models)
     looked_at = parameters if active else {}
-    return StepOrder(looked_at, wanted, guard, restart, scaler=scaler, compares=compares)
+    return StepOrder(
+        looked_at, wanted, guard, restart, revoke=revoke, scaler=scaler, compares=compares
+    )

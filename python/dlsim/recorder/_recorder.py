@@ -168,6 +168,7 @@ class Recorder:
             loop.guarded,
             self._ranks,
             restart=loop.restart,
+            revoke=loop.revoke,
             scaler=scaler,
             active=gradient_of is None and not micro_steps and not inference,
         )

@@ -55,6 +55,9 @@ class Sink(Protocol):
     def drop(self) -> None:
         """Forgets the parts of a step that is not finished."""
 
+    def forget(self, step: int) -> None:
+        """Removes `step` and later steps, which were finished."""
+
     def close(self) -> None:
         """Completes the output."""
 
@@ -149,6 +152,10 @@ class TraceSink:
         for name in sorted(os.listdir(self._waiting)):
             self._writer.bytes_written += (self._waiting / name).stat().st_size
             os.replace(self._waiting / name, self._writer.directory / name)
+
+    def forget(self, step: int) -> None:
+        """Removes `step` and later steps."""
+        self._writer.forget(step, rank=self._rank)
 
     def drop(self) -> None:
         """Removes parts that wait."""
@@ -247,6 +254,7 @@ class DrySink:
 
     def __init__(self, profile: bool, ladder: Mapping[str, Any]) -> None:
         self._bytes = 0
+        self._of_steps = [0, 0]  # up to the step before the last one, and up to that
         self._folder = TemporaryDirectory() if profile else None
         self._inner: ProfileSink | None = None
         if self._folder is not None:
@@ -263,11 +271,16 @@ class DrySink:
             self._bytes += sum(sizes) + sum(one.bytes for one in part.spilled.values())
 
     def finish(self, step: int) -> None:
-        """Adds up what the step takes in a profile."""
+        """Adds up what the step takes, of a profile once it is complete."""
         if self._inner is not None:
             self._inner.finish(step)
             self._bytes += self._inner.bytes_on_disk() - self._empty
             self._inner.forget(0)
+        self._of_steps = [self._of_steps[1], self._bytes]
+
+    def forget(self, step: int) -> None:
+        """Takes off what the last step takes."""
+        self._bytes = self._of_steps[1] = self._of_steps[0]
 
     def drop(self) -> None:
         """Forgets counted parts."""

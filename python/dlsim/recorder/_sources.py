@@ -112,6 +112,10 @@ class Sources:
         if self._forward is not None and self._choice.forward:
             self._forward.begin()
 
+    def holds_micro_step(self) -> bool:
+        """Returns whether backward has left gradients of parameters that nobody has taken."""
+        return self._of_parameters is not None and self._of_parameters.holds
+
     def check_scale(self, scale: float | None) -> None:
         """Raises Error if the scaler contradicts the stated scale, None for its own."""
         self._order.check_scale(scale)
