@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from recording import small_model, steps_in
+from recording import load, small_model, steps_in
 from torch import nn
 
 import dlsim
@@ -386,8 +386,24 @@ def test_a_scale_that_is_divided_out_by_hand_is_compared(
             for parameter in model.parameters():
                 parameter.grad.div_(real)
             optimizer.step()
-    assert rec.errors == errors
+    assert rec.errors == rec.report().refused == errors
     assert len(steps_in(tmp_path / "run")) == rec.report().steps == 3 - errors
+
+
+def test_a_step_after_one_with_a_wrong_scale_tells_of_it(tmp_path: Path) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run") as rec:
+        for step in range(4):
+            optimizer.zero_grad()
+            (model(x()).square().mean() * 1024).backward()
+            rec.step(scale=1 if step in (1, 2) else 1024)
+            for parameter in model.parameters():
+                parameter.grad.div_(1024)
+            optimizer.step()
+    told = {step: load(tmp_path / "run", step)[1] for step in steps_in(tmp_path / "run")}
+    assert list(told) == [0, 3] and "refused" not in told[0] and told[3]["refused"] == "2"
+    assert told[3]["refused_first"].startswith("step 1: recorded with scale=1, but then")
 
 
 def test_a_scaler_that_scales_nothing_is_an_error(tmp_path: Path) -> None:

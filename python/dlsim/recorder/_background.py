@@ -171,10 +171,13 @@ class Background:
             with self._waiting():
                 outcome.exception()
             del self._steps[0]
+            errors = self._report.errors
             with self._report.counting(f"step {step}", raises=self._raises):
                 outcome.result()
                 self._written = step
                 self._report.steps += 1
+            if self._report.errors > errors:
+                self._report.refuse()
 
     def revoke(self, step: int) -> bool:
         """Removes a step, the last of those that were finished; returns whether it was there."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ._attention import may_be_repeated
+from ._autocast import computed_in
 from ._buffers import Buffers
 from ._hooks import SPILLED_FROM, Guard, Seen
 from ._memory import is_plain, memory_of
@@ -97,6 +98,7 @@ class ForwardPass:
         self._wide: set[str] = set()  # of what was recorded in the step: 32 bits under autocast
         self._harmless: list[str] = []  # of what was recorded: overflows in fp16, to no effect
         self._graph = ""  # what operations of the step give to one another
+        self._types: set[str] = set()  # of 16 bits, in which modules compute
         self._held = 0  # bytes
         self._calls: Counter[str] = Counter()
 
@@ -111,6 +113,7 @@ class ForwardPass:
         self._takes = {} if self._trains is None else {"thread": self._trains}
         self._wide.clear()
         self._harmless.clear()
+        self._types.clear()
         self._buffers.begin()
         for name, module in self._modules.items():
             try:
@@ -164,6 +167,8 @@ class ForwardPass:
         parameters = [f"{name}.value" for name in self._widths.wide_parameters()]
         wide = [*self._wide, *parameters, *self._buffers.names()]
         found = {"autocast_float32": "\n".join(sorted(wide))}
+        if self._types:
+            found["computed_in"] = "\n".join(self._types)
         if self._harmless:
             found["harmless_overflow"] = "\n".join(sorted(self._harmless))
         if self._graph:
@@ -246,6 +251,8 @@ class ForwardPass:
         floats = floats_in(output)
         if not floats or not self._wanted(name):
             return
+        if not self._types and (computed := computed_in(floats[0])) is not None:
+            self._types.add(computed)
         # Those with gradients come first, so that names are those of their gradients.
         floats.sort(key=lambda one: not one.requires_grad)
         call = self._called(name or ROOT)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ._autocast import computed_in
 from ._modes import is_transformed
 from ._names import ROOT
 from ._ranks import is_distributed
@@ -135,7 +136,8 @@ class ActivationHooks:
     tensor that several modules return, as a container does with what its last part returns, has the
     name of the first one. A loss has none: its gradient is no number that passes through the
     format, but the loss scale itself. `left_out` says which modules take no hook; `models` are the
-    names of those that are no part of another. `spill` is called when a forward pass begins after
+    names of those that are no part of another. `types` are those of 16 bits in which modules
+    compute, under autocast or by themselves. `spill` is called when a forward pass begins after
     the backward pass of another batch, if what that one has left takes much memory.
     """
 
@@ -148,6 +150,7 @@ class ActivationHooks:
         spill: Callable[[], None] | None = None,
     ) -> None:
         self.seen = Seen()
+        self.types: set[str] = set()  # of 16 bits, in which modules compute
         self._spill = spill
         self._backward = False  # whether one has left something since the last look
         self.left_out: dict[str, str] = {}
@@ -186,6 +189,8 @@ class ActivationHooks:
         tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
         if not tensors:
             return
+        if not self.types and (computed := computed_in(tensors[0])) is not None:
+            self.types.add(computed)
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
         for i, tensor in enumerate(tensors):
@@ -228,6 +233,7 @@ class ActivationHooks:
         """Forgets what was seen."""
         self._forget_calls()
         self.seen.clear()
+        self.types.clear()
 
     def idle(self) -> list[str]:
         """Returns the names of the tensors of modules that never ran in a recorded step."""

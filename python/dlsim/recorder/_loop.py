@@ -95,7 +95,8 @@ class Loop:
         self._taken = False
         with self.counting(f"step {self._last}"):
             self._report.count(error, f"step {self._last}")
-            self._steps.revoke(self._last)
+            if self._steps.revoke(self._last):
+                self._report.revoke()
         if self._raises:
             raise error
 
@@ -198,6 +199,8 @@ class Loop:
             else:
                 self._steps.wait()
             micro = self._micro if self._micro_steps else None
+            if self._micro == 0:
+                metadata = {**metadata, **self._report.refusals()}
             part = self._parts.take(self._next, micro, grad_scale, metadata)
             part = self._steps.completed(part)
             self._steps.add(self._next, part)
@@ -210,9 +213,11 @@ class Loop:
         self._taken = False
         with self.counting(f"step {self._next}"):
             if not complete:
+                self._report.refuse()
                 self._steps.drop()
                 self._live.drop()
                 return
             self._last = self._next
             self._steps.finish(self._next)
+            self._report.recorded()
             self._taken = True

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .._text import bytes_text, counted
+from ._refusals import Refusals
 
 _LOG = logging.getLogger("dlsim.recorder")
 _MESSAGES_KEPT = 20
@@ -33,7 +34,8 @@ class Report:
 
     `every` is the distance of the steps that are recorded now, if the recorder has chosen it.
     `seconds` is the time spent in the recorder's own calls, without its hooks. `errors` counts
-    failures, `messages` are the first of them. `left_out` says of each tensor that was missing in a
+    failures, `messages` are the first of them, and `refused` the steps that were not recorded for
+    them. `left_out` says of each tensor that was missing in a
     recorded step why. `tensors` are those of the last recorded step, `step_bytes` their bytes, and
     `bytes` what all steps take on the disk.
     """
@@ -47,6 +49,9 @@ class Report:
     left_out: dict[str, str] = field(default_factory=dict)
     tensors: tuple[RecordedTensor, ...] = ()
     every: int | None = None
+    refused: int = 0
+    _refusals: Refusals = field(default_factory=Refusals, repr=False, compare=False)
+    _latest: str = field(default="", repr=False, compare=False)  # error
 
     @property
     def step_bytes(self) -> int:
@@ -56,9 +61,10 @@ class Report:
     def count(self, error: BaseException, doing: str) -> None:
         """Counts an error; the first one is logged. Never raises."""
         self.errors += 1
+        text = f"{doing}: {' '.join(str(error).split()) or type(error).__name__}"
+        self._latest = text
         if len(self.messages) >= _MESSAGES_KEPT:
             return
-        text = f"{doing}: {' '.join(str(error).split()) or type(error).__name__}"
         self.messages.append(text)
         if self.errors == 1:
             _LOG.warning("dlsim recorder: %s (training goes on; later errors are counted)", text)
@@ -72,6 +78,24 @@ class Report:
             if raises:
                 raise
             self.count(error, doing)
+
+    def refuse(self) -> None:
+        """Notes that a step was not recorded, for the error that was counted last."""
+        self.refused += 1
+        self._refusals.add(self._latest)
+
+    def revoke(self) -> None:
+        """Notes that the step that was recorded last was removed for that error."""
+        self.refused += 1
+        self._refusals.revoked(self._latest)
+
+    def refusals(self) -> dict[str, str]:
+        """Returns what the next step is to say of those before it that were not recorded."""
+        return self._refusals.metadata()
+
+    def recorded(self) -> None:
+        """Notes that it said so, and was recorded."""
+        self._refusals.recorded()
 
     def choose(self, every: int, step: int) -> None:
         """Notes the distance of the steps that are recorded from `step` on; logs the first."""

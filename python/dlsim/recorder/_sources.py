@@ -176,6 +176,8 @@ class Sources:
         metadata = self._features.metadata()
         if self._order.descends:
             metadata["descent"] = "SGD"
+        if self._of_activations is not None and self._of_activations.types:
+            metadata["computed_in"] = "\n".join(self._of_activations.types)
         if self._records_forward and self._forward is not None:
             metadata.update(self._forward.metadata())
         return metadata
