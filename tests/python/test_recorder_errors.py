@@ -201,7 +201,8 @@ def test_a_recorder_that_nobody_closes_is_closed_at_exit(tmp_path: Path) -> None
         text=True,
         check=True,
     )
-    assert not done.stderr
+    path = tmp_path / "run.dlprof"
+    assert done.stderr == f"{path}: 1 step recorded. Next: dlsim replay {path}\n"
     assert "steps: 1 (0 to 0)" in info(tmp_path / "run.dlprof")
 
 
@@ -209,7 +210,8 @@ def test_a_recorder_that_nobody_closes_is_closed_at_exit(tmp_path: Path) -> None
 @pytest.mark.parametrize("again", [False, True])
 def test_a_recorder_that_is_collected_unclosed_is_completed(tmp_path: Path, output, again) -> None:
     script = (
-        "import gc, sys, torch, dlsim\n"
+        "import gc, logging, sys, torch, dlsim\n"
+        "logging.getLogger('dlsim.recorder').setLevel('ERROR')\n"
         "model = torch.nn.Linear(4, 4)\n"
         "def train(path):\n"
         "    rec = dlsim.Recorder(model, path)\n"

@@ -51,6 +51,7 @@ class Loop:
         self._last = -1  # the last step recorded here
         self._micro = 0  # the coming micro-step
         self._incomplete = self._ended = False
+        self.called = False  # whether any step was taken
         self._taken = False  # whether the last call recorded a step, which nobody has revoked
 
     def attach(self, sources: Sources, parts: Parts, live: Live) -> None:
@@ -128,6 +129,7 @@ class Loop:
             return self._take(scale, step, metadata)
 
     def _take(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
+        self.called = True
         self._sources.end_forward()
         stated = None if self._micro_steps else self._stated(scale)
         with self.counting(f"step {self._next}"):

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any
 
 from .._errors import InputError, UsageError
@@ -16,6 +17,7 @@ from ._calls import Calls
 from ._choice import Choice, models_of
 from ._endings import OPEN, complete_abandoned, when_collected
 from ._help import ARGUMENTS
+from ._joining import next_command
 from ._lending import lender_of
 from ._live import Live
 from ._loop import Loop
@@ -141,6 +143,10 @@ class Recorder:
         )
         check_on_device(on_device, profile=output.profile, formats=ladder.get("formats", ()))
         probing = probing_of(probe, output, models, self._choice, first_step)
+        command = next_command(Path(path), output.path, self._ranks, profile=profile)
+        self._next_command = None if dry_run else command
+        self._completes = existing == "continue"  # what is there, also without steps
+        self._tells_size = format is None and not profile and self._next_command is not None
         self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
         pace.chosen = self._report.choose
         self._steps = Background(output, self._report, pace, raises=on_error == "raise")
@@ -238,6 +244,9 @@ class Recorder:
             if alone:
                 taken = self._loop.step(scale, step, {"loss": loss, **metadata})
                 self._probe.at_step(taken, self._stated(scale))
+        if self._tells_size and self._report.tensors:
+            self._tells_size = False
+            self._report.say_size(forward=self._choice.forward_steps.any)
         if taken is not None:
             self._live.finish(taken)
 
@@ -264,6 +273,12 @@ class Recorder:
             self._collected.detach()
             OPEN.discard(self)
             self._report.log_at_close()
+            if self._next_command is not None:
+                self._report.say_at_close(
+                    self._next_command or None,
+                    called=self._loop.called,
+                    completes=self._completes,
+                )
         self._completed = True
 
     def _leave(self) -> None:

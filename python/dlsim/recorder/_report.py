@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,15 @@ _MESSAGES_KEPT = 20
 
 # Why a tensor is left out that nobody misses: attention has a dropout that fused kernels replace.
 NEVER_CALLED = "its module was never called in a recorded step"
+
+
+def say(text: str) -> None:
+    """Tells users something, unless they want warnings alone: logging.getLogger("dlsim.recorder").
+
+    No warning, so that programs without a configuration of logging would not show it.
+    """
+    if _LOG.level <= logging.INFO:
+        print(text, file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,35 @@ class Report:
                 *(self.path, step, every),
             )
         self.every = every
+
+    def say_size(self, *, forward: bool) -> None:
+        """Says what a trace takes, for those who might rather have a profile."""
+        without = "" if forward else ", without the forward pass (forward_every=50 takes some)"
+        say(
+            f"{self.path}: a trace, {bytes_text(self.step_bytes)} for each step{without}. "
+            f"For a profile, which has forward passes and is small, name it {self.path}.dlprof"
+        )
+
+    def say_at_close(
+        self, next_command: str | None, *, called: bool, completes: bool = False
+    ) -> None:
+        """Says how many steps were recorded and what can be done with them.
+
+        `called` says whether any step was asked for: without any, something is wrong, unless the
+        recorder `completes` what was there.
+        """
+        if self.steps > 0:
+            refused = f", {self.refused} refused" if self.refused else ""
+            then = "" if next_command is None else f" Next: {next_command}"
+            say(f"{self.path}: {counted(self.steps, 'steps')} recorded{refused}.{then}")
+        elif self.errors == 0 and not completes:
+            _LOG.warning(
+                "dlsim recorder: %s: nothing was recorded: %s",
+                self.path,
+                "no step was among those to be recorded"
+                if called
+                else "Recorder.step was never called, expected it after each backward pass",
+            )
 
     def log_at_close(self) -> None:
         """Logs the errors and the tensors that were left out, a line each, if there are any.

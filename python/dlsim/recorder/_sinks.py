@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from .._core import ProfileWriter
 from .._errors import InputError, UsageError
@@ -187,7 +188,12 @@ def counted_parts(part: Part) -> Iterator[tuple[int, float, dict[str, str], list
 
 
 class ProfileSink:
-    """A profile: FILE.partial until it is closed."""
+    """A profile: FILE.partial until it is closed.
+
+    Raises UsageError while another one of this process writes there.
+    """
+
+    _open: ClassVar[WeakValueDictionary[Path, ProfileSink]] = WeakValueDictionary()
 
     def __init__(
         self,
@@ -198,6 +204,12 @@ class ProfileSink:
     ) -> None:
         self._path = path
         self._partial = Path(f"{path}.partial")
+        self._place = path.absolute()
+        if self._place in self._open:
+            raise UsageError(
+                f"{path}: another recorder of this process is writing there, expected another "
+                "name, or that recorder to be closed"
+            )
         if existing == "refuse":
             refuse_profile(path)
         try:
@@ -209,6 +221,7 @@ class ProfileSink:
         self._steps_before = bool(self._writer.steps)
         if self._writer.replaced_partial and existing == "continue":
             _LOG.warning("dlsim recorder: %s had other settings and starts over", self._partial)
+        self._open[self._place] = self
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part."""
@@ -234,12 +247,12 @@ class ProfileSink:
     def close(self) -> None:
         """Gives the profile its name; without any step nothing is left."""
         self.drop()
-        if self._path.exists() and not self._partial.exists():  # what was interrupted had done it
-            return
-        if self._writer.steps:
+        done = self._path.exists() and not self._partial.exists()  # before an interrupt
+        if not done and self._writer.steps:
             self._writer.commit()
-        else:
+        elif not done:
             self._partial.unlink(missing_ok=True)
+        self._open.pop(self._place, None)
 
     def bytes_on_disk(self) -> int:
         """Returns the size of the profile."""
