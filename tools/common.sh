@@ -5,6 +5,16 @@ root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=${DLSIM_JOBS:-$(nproc)}
 logs=$root/build/log
 
+# Prints the head of the script $1 as its help and ends, if $2 asks for help.
+show_help() {
+  case $2 in
+    -h | --help)
+      sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$1"
+      exit
+      ;;
+  esac
+}
+
 # Runs a command in the project's root with its output in the log file $logs/$1.log. Shows the
 # end of it on failure, without the lines of tests that passed.
 run_logged() {
