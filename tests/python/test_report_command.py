@@ -96,7 +96,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     ("arguments", "code", "words"),
     [
         ([], 2, "required"),
-        (["result.json"], 2, "-o/--output"),
+        (["gone.json"], 3, "gone.json: cannot be read"),
         (["result.json", "-o", "x.html", "--no-such"], 2, "--no-such"),
         (["result.json", "-o", "x.html", "--trace", "t", "--no-trace"], 2, "--no-trace"),
         (["gone.json", "-o", "x.html"], 3, "gone.json: cannot be read"),
@@ -129,6 +129,23 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for word in ("--trace", "--title", "-o", "Examples:", "dlsim report"):
         assert word in text
+
+
+def test_without_a_name_the_page_has_that_of_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    result = written(tmp_path / "runs", GOOD, "a.b.json")
+    (tmp_path / "v1.2").symlink_to(TRACES / "cnn-digits")
+    monkeypatch.chdir(tmp_path)
+    for given, page in ((result, "a.b.html"), ("v1.2/", "v1.2.html")):
+        assert main([given, "--no-trace", "--format", "bf16"]) == 0
+        assert capsys.readouterr().err.startswith(f"{page}: ")
+        assert "<html" in (tmp_path / page).read_text(encoding="utf-8")[:200]
+    (tmp_path / "a.b.html").write_text("mine")
+    with pytest.raises(dlsim.UsageError, match=r"^a\.b\.html: exists already, expected -o FILE$"):
+        main([result])
+    assert (tmp_path / "a.b.html").read_text() == "mine"
 
 
 def test_a_trace_is_replayed_and_tuned(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from .._command_parser import CommandParser
 from .._errors import UsageError
 from .._text import bytes_text
 
+_SUFFIXES = (".dlprof", ".dlprobe", ".json")  # of results; a trace is a folder of any name
+
 _EXAMPLES = """Examples:
   dlsim replay runs/a --policy torch --policy deepspeed --heat-map --json replay.json
   dlsim report replay.json -o report.html
@@ -18,7 +21,7 @@ _EXAMPLES = """Examples:
   dlsim sweep runs/a --policy torch --vary init_scale=2^0..2^32 --json sweep.json
   dlsim report replay.json sweep.json tune.json -o report.html --title "Run A"
   dlsim report runs/a --policy torch --format fp16 -o report.html
-  dlsim report run.dlprof -o report.html
+  dlsim report run.dlprof
   dlsim diff runs/float32 runs/bf16 --json diff.json
   dlsim report diff.json -o diff.html
   dlsim updates runs/probe.dlprobe --weights bf16 --json updates.json
@@ -40,7 +43,13 @@ def _parser() -> CommandParser:
         help="JSON of dlsim replay, sweep, tune, diff or updates; or a trace or profile, which is "
         "then replayed and tuned; or a probe, whose updates are then replayed",
     )
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="The page to write")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="The page to write (default: run.html in this folder for runs/run.dlprof, if there is "
+        "no such file yet)",
+    )
     parser.add_argument("--title", metavar="TEXT", help="Title of the page")
     parser.add_argument(
         "--trace",
@@ -63,6 +72,16 @@ def _parser() -> CommandParser:
     return parser
 
 
+def _page_of(result: str) -> str:
+    """Returns the page for a result that the user names no page for; none that is there already."""
+    path = Path(result)
+    name = os.path.basename(os.path.abspath(result))  # "." has none
+    page = (path.stem if path.suffix in _SUFFIXES else name) + ".html"
+    if os.path.lexists(page):
+        raise UsageError(f"{page}: exists already, expected -o FILE")
+    return page
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs `dlsim report ARGUMENTS...` and returns the exit code; raises dlsim.Error."""
     try:
@@ -73,9 +92,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--no-trace: taken by --trace, expected one of them")
     from ._write import write_report
 
+    page = options.output or _page_of(options.results[0])
     write_report(
         options.results,
-        options.output,
+        page,
         trace=options.trace,
         title=options.title,
         read_trace=not options.no_trace,
@@ -86,6 +106,5 @@ def main(arguments: Sequence[str]) -> int:
         else lambda line: print(f"dlsim report: {line}", file=sys.stderr),
     )
     if not options.quiet:
-        size = bytes_text(Path(options.output).stat().st_size)
-        print(f"{options.output}: {size}", file=sys.stderr)
+        print(f"{page}: {bytes_text(Path(page).stat().st_size)}", file=sys.stderr)
     return 0
