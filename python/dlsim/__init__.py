@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from . import runs as runs
     from . import simd as simd
     from . import traces as traces
+    from ._check_plan import PlanCheck as PlanCheck
+    from ._check_plan import check_plan as check_plan
     from ._core import Format as Format
     from ._core import LossScaler as LossScaler
     from ._core import __version__ as __version__
@@ -84,6 +86,7 @@ _LAZY: dict[str, str] = {
     "Exponents": "traces._exponents",
     "Format": "_core",
     "LossScaler": "_core",
+    "PlanCheck": "_check_plan",
     "Probe": "probes",
     "ProbeRecorder": "recorder",
     "Profile": "profiles",
@@ -95,6 +98,7 @@ _LAZY: dict[str, str] = {
     "accumulate": "runs",
     "autocast_emulation": "emulation",
     "check": "runs._check",
+    "check_plan": "_check_plan",
     "decode": "arrays",
     "diff": "runs",
     "explain": "runs",

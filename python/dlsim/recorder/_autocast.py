@@ -33,6 +33,13 @@ _WIDE = frozenset(
     """.split()
 )
 
+# With tensors of several types they run in the widest, where other operations may refuse them.
+_PROMOTE = frozenset(
+    """
+    addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot
+    """.split()
+)
+
 # What PyTorch's functions are made of, by the names that readers know them by.
 _NAMES = {
     "addbmm": "matmul",
@@ -59,6 +66,7 @@ _NAMES = {
     "native_dropout": "dropout",
     "native_group_norm": "group_norm",
     "native_layer_norm": "layer_norm",
+    "nll_loss2d": "nll_loss",
     "nll_loss2d_forward": "nll_loss",
     "nll_loss_forward": "nll_loss",
     "pdist_forward": "pdist",
@@ -114,6 +122,11 @@ def computed_in(tensor: Any) -> str | None:
     computed = dtype(device) if on else tensor.dtype
     name = str(computed).removeprefix("torch.")
     return name if name in _16_BITS else None
+
+
+def promotes(operation: str) -> bool:
+    """Returns whether autocast makes tensors of several types the widest for an operation."""
+    return operation in _PROMOTE
 
 
 def kept_in(function: str) -> frozenset[str]:

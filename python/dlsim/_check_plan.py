@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model's steps work in a format, with parts of it kept in float32: by running them."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ._compiled import Uncompiled
+from ._core import Format
+from ._errors import UsageError
+from ._text import some_of
+from .arrays._dtypes import format_of
+from .emulation._autocast_rules import CudaAutocast
+from .keep import keep_float32
+
+__all__ = ["CheckedStep", "PlanCheck", "check_plan"]
+
+LossOf = Callable[[Any, Any], torch.Tensor]
+
+BAD_SHARE = 0.2  # of the steps that may be not finite
+LOSS_DIFFERENCE = 0.05  # that the mean loss may differ by
+NORM_DIFFERENCE = 0.5  # the same of the mean norm of the gradients
+TORCH_START, LEAST_SCALE = 2.0**16, 2.0**-24
+
+_CUDA_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_MISSING = "not implemented for"  # PyTorch's words where a CPU has no kernel for 16 bits
+
+
+@dataclass(frozen=True)
+class CheckedStep:
+    """A step in a format beside the same step in float32.
+
+    `gradient_norm` is that of all gradients together, divided by the loss `scale`; NaN if backward
+    did not run. `error` is the first line of what the step raised, or empty.
+    """
+
+    loss: float
+    float32_loss: float
+    gradient_norm: float
+    float32_gradient_norm: float
+    scale: float
+    error: str = ""
+
+    @property
+    def finite(self) -> bool:
+        """Whether the step ran, with a finite loss and finite gradients."""
+        return not self.error and math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the loss is finite, but not the gradients: a lower scale may help."""
+        return not self.error and math.isfinite(self.loss) and not self.finite
+
+    @property
+    def counts(self) -> bool:
+        """Whether the step is finite in float32."""
+        return math.isfinite(self.float32_loss) and math.isfinite(self.float32_gradient_norm)
+
+
+@dataclass(frozen=True)
+class PlanCheck:
+    """What check_plan found; `print` says it in a sentence or two."""
+
+    format: str
+    keep_float32: tuple[str, ...]
+    steps: tuple[CheckedStep, ...]
+
+    @property
+    def bad_steps(self) -> tuple[int, ...]:
+        """The steps that raised or were not finite in the format, but in float32."""
+        return tuple(i for i, one in enumerate(self.steps) if one.counts and not one.finite)
+
+    @property
+    def loss_difference(self) -> float:
+        """How far the mean loss of the finite steps is from float32's, by its mean magnitude."""
+        return _difference([(one.loss, one.float32_loss) for one in self._finite()])
+
+    @property
+    def gradient_difference(self) -> float:
+        """The same of the norm of the gradients."""
+        return _difference(
+            [(one.gradient_norm, one.float32_gradient_norm) for one in self._finite()]
+        )
+
+    @property
+    def holds(self) -> bool:
+        """Whether the plan holds.
+
+        It does not if more than a fifth of the steps raise or are not finite, if the mean loss
+        differs by 5 %, or if the mean norm of the gradients differs by half.
+        """
+        return not self._reason()
+
+    def __str__(self) -> str:
+        kept = f" with {some_of(self.keep_float32)} in float32" if self.keep_float32 else ""
+        counted = sum(one.counts for one in self.steps)
+        bad, reason = self.bad_steps, self._reason()
+        text = f"{self.format} {'fails' if reason else 'holds'}{kept}: "
+        if bad:
+            first = self.steps[bad[0]]
+            text += f"{len(bad)} of {counted} steps {_bad_words(first)}, first step {bad[0]}"
+            text += f" ({first.error})" if first.error else ""
+        else:
+            text += f"all {counted} steps are finite"
+        if len(bad) < counted:
+            text += (
+                f". The mean loss differs from float32's by {_percent(self.loss_difference)}, the "
+                f"norm of the gradients by {_percent(self.gradient_difference)}"
+            )
+        return text + "."
+
+    def _finite(self) -> list[CheckedStep]:
+        return [one for one in self.steps if one.counts and one.finite]
+
+    def _reason(self) -> str:
+        counted = sum(one.counts for one in self.steps)
+        if len(self.bad_steps) > BAD_SHARE * counted:
+            return "not finite"
+        if not self.loss_difference < LOSS_DIFFERENCE:
+            return "loss"
+        return "" if self.gradient_difference < NORM_DIFFERENCE else "gradients"
+
+
+def check_plan(
+    model: torch.nn.Module,
+    loss_of: LossOf,
+    batches: Iterable[Any],
+    *,
+    keep_float32: Any = (),
+    format: str | Format = "fp16",
+    scale: float | None = None,
+) -> PlanCheck:
+    """Runs forward and backward for each batch in `format` and in float32, and compares them.
+
+    `loss_of(model, batch)` returns the loss, without autocast and without backward. `keep_float32`
+    are names as for dlsim.keep_float32, or the `change` of a verdict, whose scale is used then.
+    `scale` multiplies the loss before backward, and is halved after gradients that are not finite
+    as by torch.amp.GradScaler. None: the largest from 2^16 on that the first batch takes, but 1 in
+    formats with the exponents of float32.
+
+    With the model on a CUDA device fp16 and bf16 run under torch.autocast, otherwise its rules are
+    emulated on the CPU, where other formats are rounded to. No optimizer runs; parameters, buffers,
+    gradients, training modes and random numbers are afterwards as before, but not what a model
+    keeps elsewhere. Raises UsageError where nothing can be compared.
+    """
+    names, planned = _plan_of(keep_float32)
+    known = format_of(format)
+    name = known.name
+    searched = scale is None and planned is None and known.exponent_bits < 8
+    if scale is None:
+        scale = planned or (TORCH_START if searched else 1.0)
+    if not (scale > 0 and math.isfinite(scale)):
+        raise UsageError(f"scale: bad number, expected a finite number above 0, got {scale}")
+    steps: list[CheckedStep] = []
+    with _unchanged(model) as restore, _kept(model, names):
+        run = _Runner(model, loss_of, known)
+        for batch in batches:
+            start = _random_state()
+            reference = run.in_float32(batch)
+            end = _random_state()
+            restore()
+            while True:
+                _set_random_state(start)
+                step = run.in_format(batch, scale, reference)
+                restore()
+                if not step.overflows:
+                    searched = False
+                    break
+                scale /= 2
+                if not searched or scale < LEAST_SCALE:
+                    break
+            _set_random_state(end)
+            steps.append(step)
+    if not any(one.counts for one in steps):
+        raise UsageError(
+            "batches: nothing to compare, expected at least one with a finite loss and finite "
+            f"gradients in float32, got {len(steps)} without"
+        )
+    return PlanCheck(name, names, tuple(steps))
+
+
+class _Runner:
+    """Runs forward and backward of a model, in float32 or in a format."""
+
+    def __init__(self, model: torch.nn.Module, loss_of: LossOf, format: Format) -> None:
+        self._model, self._loss_of, self._format = model, loss_of, format
+        for name, parameter in model.named_parameters():
+            if parameter.is_floating_point() and parameter.element_size() < 4:
+                raise UsageError(
+                    f"{name}: bad type, expected float32, to compare with, got {parameter.dtype}: "
+                    "convert the model first, model.float()"
+                )
+        device = next((one.device for one in model.parameters()), torch.device("cpu"))
+        self._on_cuda = device.type == "cuda"
+        self._carried = False
+        if device.type not in ("cpu", "cuda") or (self._on_cuda and format.name not in _CUDA_TYPES):
+            raise UsageError(
+                f"model: bad device, expected the CPU, where {format.name} is emulated, got "
+                f"{device}"
+            )
+
+    def in_float32(self, batch: Any) -> tuple[float, float]:
+        """Returns the loss and the norm of the gradients."""
+        return self._run(batch, 1.0, nullcontext())
+
+    def in_format(self, batch: Any, scale: float, reference: tuple[float, float]) -> CheckedStep:
+        """Runs a step in the format."""
+        try:
+            loss, norm = self._in_format(batch, scale)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a model raises in 16 bits
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            return CheckedStep(math.nan, reference[0], math.nan, reference[1], scale, message)
+        return CheckedStep(loss, reference[0], norm, reference[1], scale)
+
+    def _in_format(self, batch: Any, scale: float) -> tuple[float, float]:
+        if self._on_cuda:
+            autocast = torch.autocast("cuda", dtype=_CUDA_TYPES[self._format.name])
+            return self._run(batch, scale, autocast)
+        state = _random_state()
+        try:
+            with CudaAutocast(self._format, carried=self._carried) as rules:
+                return self._run(batch, scale, rules.forward())
+        except (RuntimeError, NotImplementedError) as error:
+            if self._carried or _MISSING not in str(error):
+                raise
+        self._carried = True  # what this CPU has no kernels for, CUDA may have
+        _set_random_state(state)
+        return self._in_format(batch, scale)
+
+    def _run(self, batch: Any, scale: float, forward: Any) -> tuple[float, float]:
+        parameters = [one for one in self._model.parameters() if one.requires_grad]
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.enable_grad():
+            with forward:
+                loss = self._loss_of(self._model, batch)
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+                kind = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+                raise UsageError(f"loss_of: bad loss, expected a tensor of one number, got {kind}")
+            value = float(loss.detach())
+            if math.isfinite(value):
+                (loss.float() * scale).sum().backward()
+        if not math.isfinite(value):
+            return value, math.nan
+        squares = [
+            float((one.grad.detach().float() / scale).double().square().sum())
+            for one in parameters
+            if one.grad is not None
+        ]
+        return value, math.sqrt(sum(squares)) if squares else math.nan
+
+
+def _plan_of(plan: Any) -> tuple[tuple[str, ...], float | None]:
+    """Returns the names and the scale of a plan, which may be names alone."""
+    if plan is None:
+        return (), None
+    if isinstance(plan, str):
+        return (plan,), None
+    if hasattr(plan, "keep_float32"):
+        return tuple(plan.keep_float32), getattr(plan, "scale", None)
+    return tuple(plan), None
+
+
+def _kept(model: torch.nn.Module, names: tuple[str, ...]) -> AbstractContextManager[Any]:
+    return keep_float32(model, names) if names else nullcontext()
+
+
+def _difference(pairs: list[tuple[float, float]]) -> float:
+    if not pairs:
+        return math.nan
+    change = abs(sum(found - expected for found, expected in pairs))
+    size = sum(abs(expected) for _, expected in pairs)
+    return change / size if size else 0.0 if change == 0 else math.inf
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+def _bad_words(step: CheckedStep) -> str:
+    if step.error:
+        return "raise"
+    what = "gradients that are" if math.isfinite(step.loss) else "a loss that is"
+    return f"have {what} not finite"
+
+
+# -- what a training must not notice -------------------------------------------------------------
+
+
+@contextmanager
+def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
+    """Gives a function that restores a model's parameters and buffers, and restores all at the end.
+
+    Hooks on gradients that step an optimizer do not run, nor does communication of gradients.
+    """
+    parameters = list(model.parameters())
+    buffers = [(one, dict(one._buffers)) for one in model.modules()]
+    saved = [(one, one.detach().clone()) for one in [*parameters, *model.buffers()]]
+    gradients = [one.grad for one in parameters]
+    modes = [(one, one.training) for one in model.modules()]
+    hooks = [(one, getattr(one, "_post_accumulate_grad_hooks", None)) for one in parameters]
+    state, uncompiled = _random_state(), Uncompiled()
+
+    def restore() -> None:
+        for module, own in buffers:
+            module._buffers.clear()
+            module._buffers.update(own)
+        with torch.no_grad():
+            for tensor, before in saved:
+                if not torch.equal(tensor, before):
+                    tensor.copy_(before)
+        for module, training in modes:
+            module.training = training
+
+    uncompiled.hold(True)
+    try:
+        for parameter, hook in hooks:
+            if hook is not None:
+                parameter._post_accumulate_grad_hooks = None
+        with getattr(model, "no_sync", nullcontext)():
+            yield restore
+    finally:
+        restore()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for parameter, hook in hooks:
+            if hook is not None:
+                parameter._post_accumulate_grad_hooks = hook
+        _set_random_state(state)
+        uncompiled.hold(False)
+
+
+def _random_state() -> list[Any]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    numpy = sys.modules.get("numpy")
+    return [
+        torch.get_rng_state(),
+        cuda,
+        random.getstate(),
+        numpy.random.get_state() if numpy else None,
+    ]
+
+
+def _set_random_state(state: list[Any]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
+    random.setstate(state[2])
+    if state[3] is not None:
+        sys.modules["numpy"].random.set_state(state[3])

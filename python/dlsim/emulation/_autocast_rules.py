@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA's autocast on a CPU, in any format: what runs in 16 bits, and what in float32.
+
+Kernels in PyTorch's dispatcher take the place of those of `torch.autocast("cpu")`, so that the
+rules also hold inside composite and scripted functions, attention, and checkpoints that backward
+computes again. Products take and give 16-bit values and sum in float32. fp16 and bf16 are PyTorch's
+own tensors, which refuse what they refuse in reality. Of another format, `_Carrier` holds the
+values in float32, rounded, under the name of a type that PyTorch knows.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._core import Format
+from .._errors import UsageError
+from ..recorder._autocast import as_first, operation_of, policy_of, promotes
+from . import rounding_of
+from ._rounding import Rounding, Tensor, torch
+
+Cast = Callable[[Tensor], Tensor]
+
+_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_BANNED = "binary_cross_entropy"
+_REFUSES = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
+    "binary_cross_entropy_with_logits or BCEWithLogitsLoss"
+)
+
+
+class CudaAutocast:
+    """Within it, `forward()` is CUDA's autocast in a format; backward belongs inside as well.
+
+    Meanwhile `torch.autocast("cpu")` is CUDA's in all threads; with enabled=False it is float32, as
+    always. `carried` holds fp16 and bf16 in float32, too: for operations that PyTorch does not have
+    for 16-bit tensors on a CPU.
+    """
+
+    def __init__(self, format: str | Format, *, carried: bool = False) -> None:
+        rounding = rounding_of(format)
+        name = rounding.format.name
+        self.dtype = _TYPES.get(name, torch.float16)
+        if not _can_autocast(self.dtype):
+            raise UsageError(
+                f"format: bad format {name!r}, expected bf16 as autocast on a CPU has no float16 "
+                f"before PyTorch 2.3, got it with {torch.__version__}"
+            )
+        self.carried = carried or name not in _TYPES
+        self._mode = (
+            _Carried(rounding, self.dtype, refuses=name in _TYPES) if self.carried else None
+        )
+        self._casts: dict[int, tuple[Tensor, Tensor]] = {}
+        self._kernels: Any = None
+
+    def __enter__(self) -> CudaAutocast:
+        self._kernels = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verrid")  # that is the purpose
+            for operator, make in _operators():
+                kernel = make(self, operator)
+                self._kernels.impl(operator, kernel, "AutocastCPU")
+        if self._mode is not None:
+            self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(*error)
+        kernels, self._kernels = self._kernels, None
+        if hasattr(kernels, "_destroy"):  # before PyTorch 2.1 its end does that
+            kernels._destroy()
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Within it, operations run as CUDA's autocast runs them."""
+        try:
+            with torch.autocast("cpu", dtype=self.dtype):
+                yield
+        finally:
+            self._casts.clear()
+
+    def narrow(self, tensor: Tensor) -> Tensor:
+        """Returns a floating-point tensor in 16 bits; a parameter's copy is shared meanwhile."""
+        if not _eligible(tensor) or tensor.dtype == self.dtype:
+            return tensor
+        if not (tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()):
+            return tensor.to(self.dtype)
+        if id(tensor) not in self._casts:
+            self._casts[id(tensor)] = tensor, tensor.to(self.dtype)
+        return self._casts[id(tensor)][1]
+
+
+@functools.cache
+def _can_autocast(dtype: torch.dtype) -> bool:
+    """Returns whether autocast on a CPU takes a type; before PyTorch 2.3, not float16."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with torch.autocast("cpu", dtype=dtype):
+                return torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype == dtype
+        except RuntimeError:
+            return False
+
+
+def _eligible(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.is_cpu
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if _eligible(tensor) else tensor
+
+
+def _map(value: Any, cast: Cast) -> Any:
+    if isinstance(value, Tensor):
+        return cast(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_map(one, cast) for one in value)
+    if isinstance(value, dict):
+        return {key: _map(one, cast) for key, one in value.items()}
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+
+
+def _without_rules() -> Any:
+    """Returns a context in which no operation is autocast, for what a kernel calls."""
+    key = getattr(torch._C.DispatchKey, "AutocastCPU", None)
+    if key is None:  # PyTorch 1.13
+        return torch.autocast("cpu", enabled=False)
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+
+
+# -- kernels -----------------------------------------------------------------------------------
+
+
+def _in_16_bits(rules: CudaAutocast, operator: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without_rules():
+            args, kwargs = _map((args, kwargs), lambda one: _wide(rules.narrow(one)))
+            result = operator(*args, **kwargs)
+            return _map(result, lambda one: one.to(rules.dtype) if _eligible(one) else one)
+
+    return kernel
+
+
+def _in_float32(_rules: CudaAutocast, operator: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without_rules():
+            args, kwargs = _map((args, kwargs), _wide)
+            return operator(*args, **kwargs)
+
+    return kernel
+
+
+def _in_widest(_rules: CudaAutocast, operator: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without_rules():
+            given = filter(_eligible, _tensors((args, kwargs)))
+            if any(one.dtype == torch.float32 for one in given):
+                args, kwargs = _map((args, kwargs), _wide)
+            return operator(*args, **kwargs)
+
+    return kernel
+
+
+def _banned(_rules: CudaAutocast, _operator: Any) -> Any:
+    def kernel(*_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError(_REFUSES)
+
+    return kernel
+
+
+@functools.cache
+def _operators() -> tuple[tuple[Any, Any], ...]:
+    """Returns the operators that autocast has rules for, with what makes their kernels."""
+    found = []
+    for schema in torch._C._jit_get_all_schemas():
+        space, _, name = schema.name.partition("::")
+        hidden = name.endswith(("_", "_backward")) or "out" in schema.overload_name
+        if space != "aten" or hidden or not hasattr(torch.ops.aten, name):
+            continue
+        operation = operation_of(name)
+        policy = policy_of(operation)
+        make = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
+        if name == _BANNED:
+            make = _banned
+        elif policy is None and not promotes(operation):
+            continue
+        packet = getattr(torch.ops.aten, name)
+        operator = getattr(packet, schema.overload_name or "default", None)
+        if operator is not None:
+            found.append((operator, make))
+    return tuple(found)
+
+
+# -- formats that PyTorch has no type for --------------------------------------------------------
+
+
+class _Carrier(torch.Tensor):
+    """A tensor of a 16-bit type whose values, of another format, are in `values` in float32."""
+
+    values: Tensor
+    mode: _Carried
+
+    @staticmethod
+    def __new__(cls, values: Tensor, mode: _Carried) -> _Carrier:
+        """Returns a tensor that has the shape of `values`, which are rounded already."""
+        made: Any = torch.Tensor._make_wrapper_subclass(
+            cls,
+            values.size(),
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=mode.dtype,
+            device=values.device,
+        )
+        made.values, made.mode = values, mode
+        carrier: _Carrier = made
+        return carrier
+
+    def __repr__(self, **_: Any) -> str:
+        return f"_Carrier({self.values!r})"
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls an operator where no mode is active, as when a result is printed."""
+        mode = next(one.mode for one in _tensors((args, kwargs)) if isinstance(one, _Carrier))
+        return mode.call(func, args, kwargs or {})
+
+
+class _Carried(TorchDispatchMode):  # type: ignore[misc]
+    """Runs operators on the values of carriers, and rounds what would have 16 bits."""
+
+    def __init__(self, rounding: Rounding, dtype: torch.dtype, *, refuses: bool) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self._rounding = rounding
+        self._refuses = refuses
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls an operator of forward or backward."""
+        return self.call(func, args, kwargs or {})
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # it would import the compiler, which takes seconds
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Calls an operator."""
+        given = [one for one in _tensors((args, kwargs)) if one.is_floating_point()]
+        if kwargs.get("dtype") != self.dtype and all(one.dtype != self.dtype for one in given):
+            return func(*args, **kwargs)
+        if self._refuses:
+            self._check_scalars(func, args)
+        narrow = self._results_of(func, kwargs, given)
+        plain_args, plain = _map((args, kwargs), self._values)
+        if plain.get("dtype") == self.dtype:
+            plain["dtype"] = torch.float32
+        result = func(*plain_args, **plain)
+        for argument, one in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for changed in _tensors(one):
+                    if isinstance(changed, _Carrier):
+                        changed.values.copy_(self._rounding.round(changed.values))
+                    elif changed.dtype == self.dtype:
+                        raise RuntimeError(f"{func}: changes a tensor that dlsim has not made")
+        returns = func._schema.returns
+        if returns and returns[0].alias_info is not None and returns[0].alias_info.is_write:
+            return args[0]
+        views = [one.alias_info is not None for one in returns]
+        if isinstance(result, (tuple, list)):
+            many = len(views) == len(result)
+            return type(result)(
+                self._result(one, narrow[i], views[i if many else 0])
+                for i, one in enumerate(result)
+            )
+        return self._result(result, narrow[0], views[0]) if views else result
+
+    def _values(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, _Carrier):
+            return tensor.values
+        return tensor.float() if tensor.dtype == self.dtype else tensor
+
+    def _result(self, result: Any, narrow: bool, view: bool) -> Any:
+        if not (narrow and isinstance(result, Tensor) and result.dtype == torch.float32):
+            return result
+        return _Carrier(result if view else self._rounding.round(result), self)
+
+    def _results_of(self, func: Any, kwargs: Any, given: list[Tensor]) -> Any:
+        """Returns which results have 16 bits, as PyTorch's rules for types have it."""
+        if "dtype" in kwargs and kwargs["dtype"] is not None:
+            return _Always(kwargs["dtype"] == self.dtype)
+        name = operation_of(func._schema.name)
+        deciding = [one for one in given if one.dim()] or given
+        if as_first(name):
+            deciding = deciding[:1]
+        narrow = all(one.dtype == self.dtype for one in deciding)
+        if name.endswith("norm") and len(given) > 1:
+            return [narrow, False, False]  # means and deviations have float32
+        return _Always(narrow)
+
+    def _check_scalars(self, func: Any, args: Any) -> None:
+        """Raises PyTorch's own error for a number that a 16-bit tensor cannot be filled with."""
+        for argument, one in zip(func._schema.arguments, args, strict=False):
+            if argument.name == "value" and isinstance(one, (int, float)):
+                torch.empty((), dtype=self.dtype).fill_(one)
+
+
+class _Always:
+    """The same answer for each of the results."""
+
+    def __init__(self, answer: bool) -> None:
+        self._answer = answer
+
+    def __getitem__(self, _: int) -> bool:
+        return self._answer
