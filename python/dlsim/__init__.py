@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ._core import __version__ as __version__
     from ._core import format_names as format_names
     from ._core import policy_names as policy_names
+    from ._keep import keep_float32 as keep_float32
     from .arrays import TensorStats as TensorStats
     from .arrays import decode as decode
     from .arrays import encode as encode
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from .arrays import quantize as quantize
     from .emulation import autocast_emulation as autocast_emulation
     from .export import CallableExport
-    from .keep import keep_float32 as keep_float32
     from .probes import Probe as Probe
     from .probes import open_probe as open_probe
     from .profiles import Profile as Profile
@@ -107,7 +107,7 @@ _LAZY: dict[str, str] = {
     "format_names": "_core",
     "formats": "runs",
     "info": "runs",
-    "keep_float32": "keep",
+    "keep_float32": "_keep",
     "measure": "arrays",
     "merge": "runs",
     "open_probe": "probes",

@@ -16,10 +16,10 @@ import torch
 from ._compiled import Uncompiled
 from ._core import Format
 from ._errors import UsageError
+from ._keep import keep_float32
 from ._text import some_of
 from .arrays._dtypes import format_of
 from .emulation._autocast_rules import CudaAutocast
-from .keep import keep_float32
 
 __all__ = ["CheckedStep", "PlanCheck", "check_plan"]
 

@@ -123,8 +123,8 @@ std::vector<std::string> ChangeLines(const FormatAdvice& format, const Advice& a
     for (const std::string& name : change.keep_float32) {
       code += (code.empty() ? "" : ", ") + Quoted(name);
     }
-    return {fmt::format("  {} {} in float32, {} of the multiplications: then {} {}. Not tried: "
-                        "dlsim.check_plan does that.{}",
+    return {fmt::format("  {} {} in float32, {} of the multiplications: then {} {}. Not tried "
+                        "yet; dlsim.check_plan does.{}",
                         fails ? "Keep" : "To be safe, keep", PartsText(change),
                         change.share == 0 ? "none" : Percent(change.share), format.format,
                         ThenText(change), instead),

@@ -39,7 +39,7 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr size_t kMostPaths = 4, kPlotWidth = 68, kPlotHeight = 12, kShortPlotHeight = 6;
+constexpr size_t kMostPaths = 4, kPlotWidth = 68, kPlotHeight = 12, kShortPlotHeight = 4;
 
 struct ReplayCommandOptions {
   TraceArguments trace;
@@ -225,7 +225,7 @@ std::vector<SimulationRun> RunsWithoutGradients(const std::vector<std::string>& 
 // The picture of the first format that trains with a loss scale; empty if none does.
 std::string Picture(const Advice& advice, const std::vector<SimulationRun>& runs, size_t height) {
   const auto drawn = std::ranges::find_if(advice.formats, [](const FormatAdvice& format) {
-    return Trains(format) && format.window && format.window->low > kLowestWindowExponent;
+    return Trains(format) && format.window && !HasRangeOfFloat32(ParseFormat(format.format).format);
   });
   return drawn == advice.formats.end() ? "" : "\n" + PictureOf(*drawn, runs, height);
 }
@@ -234,7 +234,7 @@ std::string Picture(const Advice& advice, const std::vector<SimulationRun>& runs
 std::string NextText(const ReplayCommandOptions& options) {
   std::string paths;
   for (const std::string& path : options.trace.paths) paths += " " + Printable(path);
-  return Wrap("Next: dlsim tune" + paths + " (what to paste), or this with --details.");
+  return Wrap("Next: dlsim tune" + paths + " for what to paste; --details for the figures.");
 }
 
 // After the verdict: a picture, what the user asked for, and with --details everything.
@@ -256,8 +256,7 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
   if (details || !options.request.policies.empty()) {
     return text + (asked.empty() ? "\n" : "") + FormatReport(facts, runs, options.report);
   }
-  for (const std::string& note : facts.notes) text += "note: " + note + "\n";
-  return text + "\n" + NextText(options);
+  return text + NextText(options);
 }
 
 // What was asked for, with the configurations that were read.

@@ -24,13 +24,22 @@ from ._forward import (
     VanishingTensor,
 )
 from ._tables import table_names, tables
-from ._verdict import FormatVerdict, PathInWindows, StepWindow, TensorAtRisk, Verdict, verdict_of
+from ._verdict import (
+    Change,
+    FormatVerdict,
+    PathInWindows,
+    StepWindow,
+    TensorAtRisk,
+    Verdict,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects
 
 __all__ = [
+    "Change",
     "Diagnosis",
     "Expectation",
     "FirstOverflow",

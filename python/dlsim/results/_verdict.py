@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -45,6 +45,28 @@ class StepWindow(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Change:
+    """What to keep in float32 so that a format trains, and what follows for the rest.
+
+    `keep_float32` names modules, and operations of a module's own forward, as dlsim.keep_float32
+    takes them; `sources` has for each the line of the model that calls it, or "". `because` are the
+    tensors that 16 bits cannot hold. `then` is the verdict on what remains, `window` its safe loss
+    scales and `scale` the one to use, as in FormatVerdict. `share` is that of the multiplications
+    of the forward pass which stay in float32. `checked` says whether it was tried; see
+    dlsim.check_plan.
+    """
+
+    keep_float32: tuple[str, ...]
+    because: tuple[str, ...]
+    then: str
+    scale: float | None
+    window: tuple[float, float] | None
+    share: float
+    checked: bool = False
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FormatVerdict:
     """The verdict on one format.
 
@@ -55,7 +77,8 @@ class FormatVerdict:
     `window` holds the lowest and the highest loss scale that are safe at all but isolated steps, or
     None. `scale` is the power of two to use as a fixed scale, or None; `steps_outside_window`
     counts the steps at which it is not safe. `steps` has the window of each step; it is empty in
-    files without these.
+    files without these. `change` says what to keep in float32 where the format fails or is at risk
+    in forward, None where no part short of the whole model helps; `instead` what else may help.
     """
 
     format: str
@@ -69,6 +92,8 @@ class FormatVerdict:
     steps: tuple[StepWindow, ...] = field(default=(), repr=False)
     forward: ForwardVerdict = field(default=NOT_RECORDED, repr=False)
     values: ForwardVerdict = field(default=NOT_RECORDED, repr=False)
+    change: Change | None = None
+    instead: str = ""
 
     @property
     def serves(self) -> bool:
@@ -101,7 +126,8 @@ class Verdict:
     which the answer is based: "grad", "act_grad", "act" and "value"; `parameters_only` says that
     gradients of activations, which usually underflow first, are not among them. `channels` says
     whether channels of gradients were judged as well. `recipe`, "autocast" or "half", says which
-    values of the forward pass are in 16 bits. `paths` are the policies that were replayed. A
+    values of the forward pass are in 16 bits; `float32` names the parts that were taken to be in
+    float32 all the same. `paths` are the policies that were replayed. A
     verdict prints as its lines.
     """
 
@@ -113,6 +139,7 @@ class Verdict:
     looked_at: tuple[str, ...] = ()
     recipe: str = "autocast"
     channels: bool = False
+    float32: tuple[str, ...] = ()
 
     def __getitem__(self, format: FormatName) -> FormatVerdict:
         name = text_of("verdict", format)
@@ -155,6 +182,7 @@ def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None
             looked_at=tuple(map(str, found.get("looked_at", ()))),
             recipe=str(found.get("recipe", "autocast")),
             channels=bool(found.get("channels")),
+            float32=tuple(map(str, found.get("float32", ()))),
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         cause = f"{type(error).__name__}: {error}"
@@ -164,11 +192,11 @@ def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None
 
 
 def _format(item: Mapping[str, Any]) -> FormatVerdict:
-    window, steps = item["window"], item.get("steps")
+    steps = item.get("steps")
     return FormatVerdict(
         format=str(item["format"]),
         verdict=str(item["verdict"]),
-        window=None if window is None else (float(window[0]), float(window[1])),
+        window=_range(item["window"]),
         scale=_number(item["scale"]),
         steps_outside_window=int(item["steps_outside_window"]),
         tensors_at_risk=_rows(TensorAtRisk, item["tensors_at_risk"]),
@@ -177,7 +205,28 @@ def _format(item: Mapping[str, Any]) -> FormatVerdict:
         steps=tuple(_window(*step) for step in steps) if isinstance(steps, list) else (),
         forward=forward_of(item.get("forward")),
         values=forward_of(item.get("values")),
+        change=_change(item.get("change")),
+        instead=str(item.get("instead") or ""),
     )
+
+
+def _change(item: Mapping[str, Any] | None) -> Change | None:
+    if item is None:
+        return None
+    return Change(
+        keep_float32=tuple(map(str, item["keep_float32"])),
+        because=tuple(map(str, item["because"])),
+        then=str(item["then"]),
+        scale=_number(item["scale"]),
+        window=_range(item["window"]),
+        share=float(item["share"]),
+        checked=bool(item["checked"]),
+        sources=tuple(map(str, item["sources"])),
+    )
+
+
+def _range(window: Sequence[float] | None) -> tuple[float, float] | None:
+    return None if window is None else (float(window[0]), float(window[1]))
 
 
 def _window(step: int, low: float | None, high: float | None) -> StepWindow:

@@ -18,7 +18,7 @@ from ._errors import UsageError
 from ._text import some_of
 from .recorder._autocast import operation_of
 
-_LOG = logging.getLogger("dlsim.keep")
+_LOG = logging.getLogger("dlsim.keep_float32")
 _ROOT = "(root)"  # what recordings call the model itself
 _CALL = re.compile(r"\.call\d+$")  # a module's or an operation's further calls in a step
 
@@ -139,9 +139,7 @@ class _OwnOperations:
         """Says which operations never ran."""
         missing = sorted(self.wanted - self.seen)
         if self.ran and missing:
-            _LOG.warning(
-                "dlsim.keep_float32: %s itself has called no %s", self.name, some_of(missing)
-            )
+            _LOG.warning("%s itself has called no %s", self.name, some_of(missing))
 
 
 class _Float32Mode(TorchFunctionMode):  # type: ignore[misc]
