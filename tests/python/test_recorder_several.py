@@ -11,6 +11,7 @@ from torch import nn, overrides
 from torch.utils import _python_dispatch
 
 import dlsim
+from dlsim.recorder import _modes
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
@@ -137,3 +138,13 @@ def test_a_model_may_run_under_vmap(tmp_path: Path) -> None:
         rec.step(scale=1.0)
     tensors, _ = load(tmp_path, 0)
     assert torch.equal(tensors["weight.grad"], model.weight.grad)
+
+
+def test_an_interrupt_in_a_recorder_blinds_no_other(tmp_path: Path) -> None:
+    context = _modes.in_recorder()
+    context.__enter__()  # and never left
+    model = nn.Sequential(nn.Linear(6, 6), nn.Softmax(-1))
+    with dlsim.Recorder(model, tmp_path, forward_every=1, on_error="raise") as rec:
+        model(torch.ones(4, 6)).exp().mean().backward()
+        rec.step(scale=1.0)
+    assert "(root)/exp.act" in load(tmp_path, 0)[0]

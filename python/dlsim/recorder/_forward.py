@@ -14,7 +14,7 @@ from ._autocast import computed_in
 from ._buffers import Buffers
 from ._hooks import SPILLED_FROM, Guard, Seen
 from ._memory import is_plain, memory_of
-from ._modes import is_transformed
+from ._modes import is_transformed, outside
 from ._names import ROOT
 from ._operations import Operations
 from ._regions import Regions, nesting
@@ -207,6 +207,7 @@ class ForwardPass:
         self._running.append(name)
 
     def _begin_pass(self) -> None:
+        outside()
         self._counts = self._is_training()
         if self._counts:
             self._guard(self._see)

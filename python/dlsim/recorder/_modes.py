@@ -30,6 +30,11 @@ def in_recorder() -> Iterator[None]:
         _THREAD.recorders -= 1
 
 
+def outside() -> None:
+    """Says that no recorder is in a call in this thread: an interrupt may have cut one off."""
+    _THREAD.recorders = 0
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """As `in_recorder`, and modes of others do not see it either.
