@@ -59,7 +59,8 @@ void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
   for (const StepWindow& step : windows.steps) {
     advice.hopeless_steps += step.hopeless;
     advice.empty_steps += step.empty() && !step.hopeless;
-    advice.zero_steps += step.largest == 0 && !step.hopeless;
+    advice.zero_steps += (step.largest == 0 || step.idle) && !step.hopeless;
+    advice.idle_steps += step.largest > 0 && step.idle && !step.hopeless;
   }
   const std::optional<SafeScales> range = windows.safe_steps.Best();
   advice.steps_outside = advice.steps - (range ? range->steps : 0);
@@ -197,6 +198,8 @@ Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors
     return tensor.channels.channels > 0;
   });
   advice.broken_losses = windows.front().broken_losses;
+  advice.refused = windows.front().refused;
+  advice.computed_in = windows.front().computed_in;
   advice.lines = AdviceLines(advice);
   return advice;
 }

@@ -155,6 +155,15 @@ Json JsonAdvice(const Advice& advice) {
   for (const Role role : advice.looked_at) object["looked_at"].push_back(NameOf(role));
   object["recipe"] = NameOf(advice.recipe);
   object["float32"] = advice.float32;
+  if (const RefusedSteps& refused = advice.refused; refused.steps > 0) {
+    object["refused"] = {{"steps", refused.steps},
+                         {"of", advice.formats.front().steps + refused.steps},
+                         {"first", refused.first}};
+  }
+  for (const auto& [type, steps] : {std::pair("float16", advice.computed_in.float16),
+                                    std::pair("bfloat16", advice.computed_in.bfloat16)}) {
+    if (steps > 0) object["computed_in"][type] = steps;
+  }
   object["parameters_only"] = advice.parameters_only;
   object["channels"] = advice.channels;
   object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;

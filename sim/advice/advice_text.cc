@@ -66,7 +66,8 @@ std::string Sentence(const FormatAdvice& format) {
         usable == 0 ? "no step has"
                     : fmt::format("only {} of {} {}", usable, Counted(format.steps, "step"),
                                   usable == 1 ? "has" : "have");
-    return fmt::format("cannot be judged: {} gradients that are finite{}.", who,
+    return fmt::format("cannot be judged: {} gradients {}that are finite{}.", who,
+                       format.idle_steps > 0 ? "of parameters " : "",
                        format.zero_steps > 0 ? " and not all zero" : "");
   }
   if (format.verdict == Verdict::kNoScaleIsSafe) {
@@ -167,6 +168,29 @@ std::string BasisText(const Advice& advice) {
          ForwardExceptions(advice);
 }
 
+// What the recorded run was that the figures do not show.
+std::string RunText(const Advice& advice) {
+  std::string text;
+  const size_t steps = advice.formats.front().steps;
+  const auto add_type = [&](size_t computed, std::string_view type, std::string_view lost) {
+    if (computed == 0) return;
+    text += fmt::format(
+        " The recorded run computed in {}{}: {} there is not seen; record in "
+        "float32.",
+        type, computed < steps ? " at " + Counted(computed, "step") : "", lost);
+  };
+  add_type(advice.computed_in.float16, "float16", "what became zero or infinite");
+  add_type(advice.computed_in.bfloat16, "bfloat16", "what was rounded away");
+  if (const RefusedSteps& refused = advice.refused; refused.steps > 0) {
+    // A message says what is wrong, then what was expected.
+    const std::string why = refused.first.substr(0, refused.first.find(", expected "));
+    text += fmt::format(" {} of {} {} refused{}{}.", refused.steps,
+                        Counted(steps + refused.steps, "step"), refused.steps == 1 ? "was" : "were",
+                        why.empty() ? "" : ": ", Printable(why));
+  }
+  return text;
+}
+
 std::string LookedAtText(const Advice& advice) {
   std::string text = BasisText(advice);
   if (advice.parameters_only) {
@@ -183,6 +207,7 @@ std::string LookedAtText(const Advice& advice) {
   if (!advice.float32.empty()) {
     text += " Judged as if " + ListOf(advice.float32) + " stayed in float32.";
   }
+  text += RunText(advice);
   if (const BrokenLosses& broken = advice.broken_losses; broken.steps > 0) {
     text += fmt::format(
         " The recorded loss is NaN or infinite at {} ({}step {}): the recorded run failed there.",
@@ -196,8 +221,10 @@ std::string LookedAtText(const Advice& advice) {
   const FormatAdvice& first = advice.formats.front();
   add_silent(first.hopeless_steps, "is not finite as recorded and says",
              "are not finite as recorded and say");
-  add_silent(first.zero_steps, "holds nothing but zeros and says",
+  add_silent(first.zero_steps - first.idle_steps, "holds nothing but zeros and says",
              "hold nothing but zeros and say");
+  add_silent(first.idle_steps, "leaves all gradients of parameters zero and says",
+             "leave all gradients of parameters zero and say");
   return text;
 }
 

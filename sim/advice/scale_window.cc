@@ -79,8 +79,13 @@ StepQuestion WindowSearch::QuestionAt(int exponent) const {
 void WindowSearch::FindHigh(const StepInputs& inputs) {
   found_high_ = true;
   float decides = 0;
+  bool has_parameters = false, moves = false;
   for (size_t t = 0; t < inputs.tensors.size(); ++t) {
     const TensorStats& stats = inputs.totals[t];
+    if (inputs.tensors[t].role == Role::kGrad) {
+      has_parameters = true;
+      moves |= stats.absmax > 0 || stats.nonfinite() > 0;
+    }
     if (stats.nonfinite() > 0 && !current_.hopeless) {
       current_.hopeless = true;
       current_.high_tensor = inputs.tensors[t].name;
@@ -92,6 +97,7 @@ void WindowSearch::FindHigh(const StepInputs& inputs) {
     current_.largest = stats.absmax;
     current_.high_tensor = inputs.tensors[t].name;
   }
+  current_.idle = has_parameters && !moves;
   const float limit = LargestScale(conversion_, current_.largest);
   current_.highest_scale = limit;
   current_.finite_scale = LargestFiniteScale(conversion_, decides);

@@ -217,6 +217,10 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredS
   if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
     broken_losses_.first_step = step.number();
   }
+  refused_.Add(step.RefusedBefore());
+  const std::set<std::string> types = step.Listed(kComputedInKey);
+  computed_in_.float16 += types.contains("float16");
+  computed_in_.bfloat16 += types.contains("bfloat16");
   for (const Probe& probe : probes_) {
     if (!probe.of_tensors) continue;
     AddHarm(step.number(), inputs, measured, probe);
@@ -279,7 +283,7 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
     windows.push_back({searched.search.format(), searched.search.windows(), searched.safe_steps,
                        searched.exponent, searched.tensors.Take(), broken_losses_,
                        searched.forward.VerdictOn(Role::kAct),
-                       searched.forward.VerdictOn(Role::kValue), recipe_});
+                       searched.forward.VerdictOn(Role::kValue), recipe_, refused_, computed_in_});
   }
   return windows;
 }

@@ -49,6 +49,8 @@ struct FormatWindows {
   BrokenLosses broken_losses = {};
   ForwardVerdict forward = {}, values = {};
   Recipe recipe = Recipe::kAutocast;
+  RefusedSteps refused = {};
+  ComputedIn16Bits computed_in = {};
 };
 
 // Returns the formats of these names, each once.
@@ -114,6 +116,8 @@ class WindowConsumer final : public StepConsumer {
   Recipe recipe_;
   NoiseFinder noise_;
   BrokenLosses broken_losses_;
+  RefusedSteps refused_;
+  ComputedIn16Bits computed_in_;
   std::vector<Searched> formats_;
   std::vector<Probe> probes_;
   std::vector<KeptChannels> kept_channels_;  // of the first steps

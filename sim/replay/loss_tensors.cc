@@ -77,6 +77,17 @@ bool HasBrokenLoss(const std::map<std::string, std::string>& metadata) {
   return error == std::errc() && read == end && !std::isfinite(value);
 }
 
+RefusedSteps RefusedStepsIn(const std::map<std::string, std::string>& metadata) {
+  const auto count = metadata.find(std::string(kRefusedKey));
+  if (count == metadata.end()) return {};
+  uint64_t steps = 0;
+  const char* const end = count->second.data() + count->second.size();
+  const auto [read, error] = std::from_chars(count->second.data(), end, steps);
+  if (error != std::errc() || read != end || steps == 0) return {};
+  const auto first = metadata.find(std::string(kRefusedFirstKey));
+  return {steps, first == metadata.end() ? "" : first->second};
+}
+
 void NoteLosses(const std::set<std::string>& losses, std::vector<std::string>& notes) {
   if (losses.empty()) return;
   std::string names;

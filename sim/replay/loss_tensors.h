@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which recorded activation gradients are the gradient of the loss itself: training keeps the loss
-// in float32, so that they bound no loss scale.
+// in float32, so that they bound no loss scale. And what metadata say of how a training went.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dlsim/profile.h"
+#include "dlsim/sim/gradient_source.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
@@ -27,6 +28,9 @@ std::set<std::string> FindLosses(size_t steps, const std::function<ProfileStep(s
 
 // Returns whether the metadata of a step have a loss that is NaN or infinite.
 bool HasBrokenLoss(const std::map<std::string, std::string>& metadata);
+
+// What the metadata of a step say of kRefusedKey; nothing if that is no number.
+RefusedSteps RefusedStepsIn(const std::map<std::string, std::string>& metadata);
 
 // Says that they were left out.
 void NoteLosses(const std::set<std::string>& losses, std::vector<std::string>& notes);

@@ -48,6 +48,7 @@ class OpenedStep final : public GradientStep {
 
   int64_t number() const override { return step_.step; }
   bool HasBrokenLoss() const override { return sim::HasBrokenLoss(step_.metadata); }
+  RefusedSteps RefusedBefore() const override { return RefusedStepsIn(step_.metadata); }
   std::set<std::string> Listed(std::string_view key) const override {
     return ListedIn(step_.metadata, key);
   }

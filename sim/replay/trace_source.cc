@@ -43,6 +43,13 @@ class RecordedStep final : public GradientStep {
       return sim::HasBrokenLoss(recording.metadata);
     });
   }
+  RefusedSteps RefusedBefore() const override {
+    RefusedSteps refusals;
+    for (const Recording& recording : step_.recordings) {
+      refusals.Add(RefusedStepsIn(recording.metadata));
+    }
+    return refusals;
+  }
   std::set<std::string> Listed(std::string_view key) const override {
     if (key == kHarmlessOverflowKey) return IfUnchanged(HarmlessOverflows(step_, {}));
     std::set<std::string> names;

@@ -168,6 +168,21 @@ TEST_F(AdviceTest, ZerosSayNothingOfAFormat) {
   EXPECT_NE(few.lines[1].find("3 steps hold nothing but zeros"), std::string::npos) << few.lines[1];
 }
 
+// What underflowed in the recorded run on its way to the parameters is not there to be judged.
+TEST_F(AdviceTest, ZeroGradientsOfAllParametersSayNothingOfAFormat) {
+  for (int step = 0; step < 4; ++step) {
+    WriteStep(step, {FloatTensor("a.weight.grad", {step == 1 ? 1.0f : 0.0f, 0.0f}),
+                     FloatTensor("a.act_grad", {1.0f, 0.5f})});
+  }
+  const TraceReader trace = Open();
+  const Advice few = Advise(WindowsOf(TraceSource(trace, 1), {"fp16"}));
+  EXPECT_EQ(few.lines[0],
+            "fp16  cannot be judged: only 1 of 4 steps has gradients of parameters that are finite "
+            "and not all zero.");
+  EXPECT_NE(few.lines[1].find("3 steps leave all gradients of parameters zero"), std::string::npos)
+      << few.lines[1];
+}
+
 // The gradient of a bias before a normalization: at one step it lies just above the limit.
 TEST_F(AdviceTest, NoiseThatVariesBoundsNoWindow) {
   for (int step = 0; step < 6; ++step) {

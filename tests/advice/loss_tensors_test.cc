@@ -91,6 +91,29 @@ TEST_F(LossTensors, ABrokenLossIsInTheVerdict) {
   }
 }
 
+// Of all steps, and what the first message says before what it expected.
+TEST_F(LossTensors, RefusedStepsAndTypesOf16BitsAreInTheVerdict) {
+  using Metadata = std::map<std::string, std::string>;
+  const Metadata metadata[] = {
+      {{"refused", "2"}, {"refused_first", "step 0: a: clipped, expected not"}},
+      {{"refused", "3"}, {"refused_first", "step 3: b"}, {"computed_in", "float16"}},
+      {{"refused", "some"}, {"computed_in", "bfloat16"}}};
+  for (int step = 0; step < 3; ++step) {
+    dir_.Write("step-" + std::to_string(step) + ".safetensors",
+               BuildSafetensors({FloatTensor("a.weight.grad", {0.001f, 0.002f})}, metadata[step]));
+  }
+  const TraceReader trace = Open();
+  const std::vector<std::string> formats = {"fp16"};
+  const Advice advice = AdviseOn(TraceSource(trace, 1), {.formats = formats});
+  EXPECT_EQ(advice.refused.steps, 5u);
+  for (const std::string text :
+       {" 5 of 8 steps were refused: step 0: a: clipped.",
+        "computed in float16 at 1 step: what became zero or infinite there is not seen",
+        "computed in bfloat16 at 1 step: what was rounded away there is not seen"}) {
+    EXPECT_NE(advice.lines[1].find(text), std::string::npos) << advice.lines[1];
+  }
+}
+
 TEST_F(LossTensors, NamesOfNoRoleThatGradientsDoNotHaveAreNoted) {
   for (const auto& [name, noted] :
        std::vector<std::pair<std::string, bool>>{{"fc.act", false},

@@ -53,3 +53,19 @@ def test_steps_tell_in_what_they_were_computed(tmp_path, forward_every, dtype, a
         model(torch.ones(4, 6)).square().mean().backward()
         rec.step(scale=1.0)
     assert "computed_in" not in load(tmp_path, 0)[1]
+
+
+def test_the_verdict_repeats_it(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run.dlprof") as rec:
+        for step in range(4):
+            model.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                output = model(torch.randn(4, 6))
+            output.float().square().mean().backward()
+            rec.step(scale=float("nan") if step == 1 else 1.0)
+    verdict = dlsim.replay(tmp_path / "run.dlprof", formats=["fp16"]).verdict
+    assert verdict.refused.steps == 1 and verdict.refused.of == 4
+    assert verdict.computed_in == {"bfloat16": 3}
+    assert "1 of 4 steps was refused: step 1: " in verdict.lines[1]
+    assert "computed in bfloat16: what was rounded away" in verdict.lines[1]

@@ -61,6 +61,7 @@ struct StepWindow {
   float largest = 0;        // magnitude
   float highest_scale = 0;  // the largest, a power of two or not, at which nothing overflows
   float finite_scale = 0;   // the largest at which the gradients that decide are finite
+  bool idle = false;        // gradients of parameters were recorded, and all are zero
 
   bool empty() const { return hopeless || low > high; }
   bool Has(int exponent) const { return !hopeless && low <= exponent && exponent <= high; }
@@ -134,7 +135,9 @@ struct FormatAdvice {
   size_t steps = 0;
   size_t hopeless_steps = 0;  // of these, not finite as recorded: they say nothing of the format
   size_t empty_steps = 0;     // of the others, with an empty window
-  size_t zero_steps = 0;      // of the others, with nothing but zeros, which say nothing either
+  // Of the others, with nothing but zeros, at least for the parameters: they say nothing either ...
+  size_t zero_steps = 0;
+  size_t idle_steps = 0;                   // ... of these, with gradients of activations
   std::vector<TensorHarm> tensors;         // at that scale, in file order, without noise
   std::vector<TensorHarm> at_risk;         // of these, the worst first
   std::vector<std::string> noise_tensors;  // not counted
@@ -159,6 +162,11 @@ struct BrokenLosses {
   int64_t first_step = 0;
 };
 
+// Steps that the recorded training computed in 16 bits.
+struct ComputedIn16Bits {
+  size_t float16 = 0, bfloat16 = 0;
+};
+
 struct Advice {
   std::vector<FormatAdvice> formats;  // in the order of the call
   std::vector<ScaledAdvice> scaled;   // the same of formats with scales of their own
@@ -172,6 +180,8 @@ struct Advice {
   BrokenLosses broken_losses = {};
   bool has_graph = false;  // of its operations: without, nothing is known of what to change
   std::vector<std::string> float32;  // parts that were taken to be in float32
+  RefusedSteps refused = {};         // before the last recorded step
+  ComputedIn16Bits computed_in = {};
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
   // In words: one line for each format; one on what was looked at; one on the tensors at risk if
   // there are any.

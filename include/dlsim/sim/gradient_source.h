@@ -25,10 +25,29 @@ namespace dlsim::sim {
 // parameter by its gradient, at one rate for all: "SGD".
 inline constexpr std::string_view kDescentKey = "descent";
 
+// As that, the 16-bit types in which the recorded training computed, by autocast or by itself:
+// "float16", "bfloat16".
+inline constexpr std::string_view kComputedInKey = "computed_in";
+
+// How many steps the recorder has refused since the recorded step before, and why the first of
+// them.
+inline constexpr std::string_view kRefusedKey = "refused", kRefusedFirstKey = "refused_first";
+
 // The tensors of a step, gradients and of the forward pass, and what they lose: [format][tensor].
 struct ScaledTensors {
   std::vector<ProfileTensor> tensors;
   std::vector<std::vector<ScaledLoss>> losses;
+};
+
+// Steps that a recorder refused, and why the first of them.
+struct RefusedSteps {
+  uint64_t steps = 0;
+  std::string first;
+
+  void Add(const RefusedSteps& later) {
+    if (steps == 0) first = later.first;
+    steps += later.steps;
+  }
 };
 
 // One step, opened for questions.
@@ -40,6 +59,9 @@ class GradientStep {
 
   // Whether a loss was recorded with it, and is NaN or infinite.
   virtual bool HasBrokenLoss() const { return false; }
+
+  // The steps before it, since the one before that was recorded, which are missing as refused.
+  virtual RefusedSteps RefusedBefore() const { return {}; }
 
   // What all its tensors lose in scaled formats; see MeasureScaledStep. Throws Error (exit code 3)
   // for a format that a profile does not hold.

@@ -117,6 +117,15 @@ class PathInWindows:
     steps_with_empty_window: int
 
 
+@dataclass(frozen=True)
+class RefusedSteps:
+    """How many steps a recorder refused, `of` how many, and what it said of the first."""
+
+    steps: int
+    of: int
+    first: str
+
+
 @dataclass(frozen=True, repr=False)
 class Verdict:
     """The answer: sentences in `lines`, and the figures behind them.
@@ -127,8 +136,9 @@ class Verdict:
     gradients of activations, which usually underflow first, are not among them. `channels` says
     whether channels of gradients were judged as well. `recipe`, "autocast" or "half", says which
     values of the forward pass are in 16 bits; `float32` names the parts that were taken to be in
-    float32 all the same. `paths` are the policies that were replayed. A
-    verdict prints as its lines.
+    float32 all the same. `paths` are the policies that were replayed.
+    `refused` says how many steps the recorder refused, if any; `computed_in` at how many steps the
+    recorded run computed in "float16" or "bfloat16". A verdict prints as its lines.
     """
 
     best: str
@@ -140,6 +150,8 @@ class Verdict:
     recipe: str = "autocast"
     channels: bool = False
     float32: tuple[str, ...] = ()
+    refused: RefusedSteps | None = None
+    computed_in: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, format: FormatName) -> FormatVerdict:
         name = text_of("verdict", format)
@@ -183,12 +195,20 @@ def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None
             recipe=str(found.get("recipe", "autocast")),
             channels=bool(found.get("channels")),
             float32=tuple(map(str, found.get("float32", ()))),
+            refused=_refused(found.get("refused")),
+            computed_in={str(key): int(at) for key, at in found.get("computed_in", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         cause = f"{type(error).__name__}: {error}"
         raise InputError(
             f"{place}: verdict: not of the form {data.get('schema')}: {cause}"
         ) from error
+
+
+def _refused(found: Mapping[str, Any] | None) -> RefusedSteps | None:
+    if found is None:
+        return None
+    return RefusedSteps(int(found["steps"]), int(found["of"]), str(found["first"]))
 
 
 def _format(item: Mapping[str, Any]) -> FormatVerdict:
