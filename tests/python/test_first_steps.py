@@ -242,6 +242,9 @@ def test_what_is_missing_is_a_sentence() -> None:
 
 def test_what_a_notebook_shows_is_short() -> None:
     result = dlsim.replay(TRACE, formats="fp16", policies="torch")
-    assert "steps=" not in repr(result.verdict["fp16"])
+    assert "StepWindow" not in repr(result.verdict["fp16"])
+    failing = dlsim.replay(TRACE.with_name("t5-stream"), formats="fp16").verdict["fp16"]
+    assert "first=FirstOverflow(step=0, tensor='block.0.wo" in repr(failing)
+    assert len(repr(failing.forward)) < 300
     counted = dlsim.exponents(TRACE)
     assert repr(counted) == f"<dlsim.Exponents: 45 steps, {len(counted.tensors)} tensors>"

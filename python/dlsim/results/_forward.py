@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -68,11 +68,13 @@ class ForwardVerdict:
     absmax: float | None = None
     headroom: float | None = None
     first: FirstOverflow | None = None
-    overflowing: tuple[ForwardOverflow, ...] = ()  # in the order in which they do
-    vanishing: tuple[VanishingTensor, ...] = ()  # outputs of modules
+    # In the order in which they do.
+    overflowing: tuple[ForwardOverflow, ...] = field(default=(), repr=False)
+    vanishing: tuple[VanishingTensor, ...] = field(default=(), repr=False)  # outputs of modules
     loss_growth: float | None = None
-    nonfinite: tuple[NonfiniteTensor, ...] = ()
-    kept_in_float32: tuple[str, ...] = ()  # recorded, but the recipe does not round them
+    nonfinite: tuple[NonfiniteTensor, ...] = field(default=(), repr=False)
+    # Recorded, but the recipe does not round them.
+    kept_in_float32: tuple[str, ...] = field(default=(), repr=False)
 
 
 NOT_RECORDED = ForwardVerdict()

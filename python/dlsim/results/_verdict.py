@@ -90,8 +90,8 @@ class FormatVerdict:
     noise_tensors: tuple[str, ...] = ()  # not counted: rounding noise of float32
     mean_harm: float | None = None
     steps: tuple[StepWindow, ...] = field(default=(), repr=False)
-    forward: ForwardVerdict = field(default=NOT_RECORDED, repr=False)
-    values: ForwardVerdict = field(default=NOT_RECORDED, repr=False)
+    forward: ForwardVerdict = NOT_RECORDED
+    values: ForwardVerdict = NOT_RECORDED
     change: Change | None = None
     instead: str = ""
 
