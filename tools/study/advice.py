@@ -72,7 +72,6 @@ class Advice:
     start: float
     keep: tuple[str, ...]
     share: float
-    line: str
 
     @property
     def nothing_helps(self) -> bool:
@@ -96,15 +95,11 @@ def recorded(name: str, folder: Path) -> Path:
 
 def advice_of(path: Path, format: str) -> Advice:
     """Returns what a replay of the recording advises."""
-    verdict = dlsim.replay(path, formats=[format]).verdict
-    found = verdict[format]
-    change = getattr(found, "change", None)
-    start = getattr(change, "scale", None) or found.scale
-    if start is None:
-        start = 1.0 if format == "bf16" else TORCH_START
-    names = tuple(change.keep_float32) if change is not None else ()
-    share = getattr(change, "share", None) or 0.0
-    return Advice(found.verdict, float(start), names, share, str(verdict).splitlines()[0])
+    (found,) = dlsim.replay(path, formats=[format]).data["verdict"]["formats"]
+    change = found["change"] or {"keep_float32": [], "scale": None, "share": 0.0}
+    start = change["scale"] or found["scale"] or (1.0 if format == "bf16" else TORCH_START)
+    names = tuple(change["keep_float32"])
+    return Advice(found["verdict"], float(start), names, change["share"])
 
 
 def train(name: str, seed: int, format: str, start: float, keep: tuple[str, ...] = ()) -> Any:
