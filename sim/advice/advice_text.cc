@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <ranges>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -295,10 +296,10 @@ std::string FormatPaths(const Advice& advice) {
 
 std::string Power(int exponent) { return ScaleText(std::ldexp(1.0, exponent)); }
 
-std::vector<std::string> LinesOn(const FormatAdvice& format, const Advice& advice) {
-  std::vector<std::string> lines = {format.format + "  " + Sentence(format)};
-  for (std::string& line : ChangeLines(format, advice)) lines.push_back(std::move(line));
-  return lines;
+std::string LineOn(const FormatAdvice& format, const Advice& advice, size_t width) {
+  std::string text = fmt::format("{:<{}}  {}", format.format, width, Sentence(format));
+  for (const std::string& line : ChangeLines(format, advice)) text += "\n" + line;
+  return text;
 }
 
 std::vector<std::string> AdviceLines(const Advice& advice) {
@@ -307,8 +308,7 @@ std::vector<std::string> AdviceLines(const Advice& advice) {
   for (const ScaledAdvice& format : advice.scaled) width = std::max(width, format.format.size());
   std::vector<std::string> lines;
   for (const FormatAdvice& format : advice.formats) {
-    lines.push_back(fmt::format("{:<{}}  {}", format.format, width, Sentence(format)));
-    for (std::string& line : ChangeLines(format, advice)) lines.push_back(std::move(line));
+    lines.push_back(LineOn(format, advice, width));
   }
   for (const ScaledAdvice& format : advice.scaled) {
     lines.push_back(fmt::format("{:<{}}  {}", format.format, width, ScaledSentence(format)));
@@ -327,7 +327,11 @@ std::vector<std::string> AdviceLines(const Advice& advice) {
 
 std::string FormatAdviceLines(const Advice& advice) {
   std::string text;
-  for (const std::string& line : advice.lines) text += Wrap(line);
+  for (const std::string& of_format : advice.lines) {
+    for (const auto line : std::views::split(of_format, '\n')) {
+      text += Wrap(std::string(line.begin(), line.end()));
+    }
+  }
   return text;
 }
 

@@ -13,12 +13,13 @@ namespace dlsim::sim {
 // Returns such as "2^-3", and "1".
 std::string Power(int exponent);
 
-// One line for each format, in the order of the call; one on what was looked at; one on the tensors
-// at risk if there are any.
+// One entry for each format, in the order of the call, in several lines where it fails; one on what
+// was looked at; one on the tensors at risk if there are any.
 std::vector<std::string> AdviceLines(const Advice& advice);
 
-// The lines on one format of the advice: the verdict, and what to change where it fails.
-std::vector<std::string> LinesOn(const FormatAdvice& format, const Advice& advice);
+// What is said of one format, its name in this width: the verdict, and in further lines what to
+// change where it fails.
+std::string LineOn(const FormatAdvice& format, const Advice& advice, size_t width);
 
 // The lines, as a report begins with them, each at most 80 columns wide.
 std::string FormatAdviceLines(const Advice& advice);

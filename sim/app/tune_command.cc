@@ -140,11 +140,12 @@ std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {
 // What is printed instead of a block where no loss scale helps: the reason and what to change.
 std::string Refusal(const Advice& advice, ConfigTarget target) {
   const std::string_view mark = target == ConfigTarget::kDeepSpeed ? "// " : "# ";
-  std::string text;
-  for (const std::string& line : LinesOn(advice.formats.front(), advice)) {
-    text += std::string(mark) + line + "\n";
+  std::string text(mark);
+  for (const char c : LineOn(advice.formats.front(), advice, 0)) {
+    text += c;
+    if (c == '\n') text += mark;
   }
-  return text;
+  return text + "\n";
 }
 
 std::string Block(const TuneResult& result, ConfigTarget target) {

@@ -183,8 +183,8 @@ struct Advice {
   RefusedSteps refused = {};         // before the last recorded step
   ComputedIn16Bits computed_in = {};
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
-  // In words: one line for each format; one on what was looked at; one on the tensors at risk if
-  // there are any.
+  // In words: one entry for each format, which has further lines where there is something to
+  // change; one on what was looked at; one on the tensors at risk if there are any.
   std::vector<std::string> lines;
 };
 

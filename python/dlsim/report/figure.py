@@ -65,12 +65,16 @@ def figure_of(data: Mapping[str, Any]) -> Any:
 
 
 def _title(line: str) -> str:
-    return "<br>".join(wrap(escape(raise_powers(visible(line))), 100))
+    shown = [escape(raise_powers(visible(part))) for part in line.split("\n")]
+    return "<br>".join(piece for part in shown for piece in wrap(part, 100))
 
 
 def _windows(found: FormatVerdict | None) -> list[dict[str, Any]]:
-    """The band of safe scales, a mark where no scale is safe, and the scale to use."""
-    if found is None or not found.steps:
+    """The band of safe scales, a mark where no scale is safe, and the scale to use.
+
+    Nothing where no loss scale helps.
+    """
+    if found is None or not found.steps or not found.serves:
         return []
     bands = bands_of(found.steps)
     steps, lows, highs = bands["step"], bands["low"], bands["high"]

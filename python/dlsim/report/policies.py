@@ -25,8 +25,10 @@ def outcome(run: Run) -> tuple[str, str]:
     low, unserved = _count(path, "steps_below"), _count(path, "steps_with_empty_window")
     stopped = summary.get("stopped_at_step")
     never = summary.get("first_applied_step") is None
+    hopeless = _says_no_scale_helps(run)
     grades = (
         (steps == 0, "bad", "refused by the policy"),
+        (bool(hopeless), "bad", f"{hopeless}: no loss scale helps"),
         (stopped is not None, "bad", f"stopped at step {visible(stopped)}"),
         (never, "bad", "no step applied"),
         (broken > 0, "bad", f"{format_count(broken)} applied though not finite"),
@@ -46,6 +48,15 @@ def outcome(run: Run) -> tuple[str, str]:
     return next(
         ((grade, why) for found, grade, why in grades if found), ("good", "the scale was safe")
     )
+
+
+def _says_no_scale_helps(run: Run) -> str:
+    """Returns what the verdict says of a format that fails whatever the loss scale, or ""."""
+    words = {"fails in forward": "fails in forward", "no scale serves": "fails in backward"}
+    for found in objects(part(run.result.data, "verdict"), "formats"):
+        if found.get("format") == run.format:
+            return words.get(str(found.get("verdict")), "")
+    return ""
 
 
 def _path_in_windows(run: Run) -> Mapping[str, Any]:

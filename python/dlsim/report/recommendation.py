@@ -118,6 +118,12 @@ def _card(item: Mapping[str, Any], key: str, common: Sequence[str]) -> str:
     if item["verdict"] == "no scale needed" and start > 1:  # as the command says it
         verdict = f"start a loss scaler at {format_scale(start)}"
     name = escape(visible(item["format"]))
+    if item["verdict"] == "no scale helps":  # nothing to copy, and no band
+        return f"""<article class="card">
+<h3>{name} <span class="grade {grade}">{escape(verdict)}</span></h3>
+<p>{escape(raise_powers(visible(item.get("reason", ""))))}</p>
+{_note_list([note for note in _texts(item) if note not in common])}
+</article>"""
     return f"""<article class="card">
 <h3>{name} <span class="grade {grade}">{escape(verdict)}</span></h3>
 <p>{escape(raise_powers(visible(item.get("reason", ""))))}</p>

@@ -37,8 +37,12 @@ class ShownVerdict:
     runs: list[int]
 
     def charts(self) -> list[tuple[int, FormatVerdict]]:
-        """Returns the formats whose windows are known, with their places in the verdict."""
-        return [(i, found) for i, found in enumerate(self.verdict.formats) if found.steps]
+        """Returns the formats that some loss scale serves, with their places in the verdict.
+
+        As far as their windows are known. A band of others would look as if their scales were safe.
+        """
+        formats = enumerate(self.verdict.formats)
+        return [(i, found) for i, found in formats if found.steps and found.serves]
 
 
 def verdicts_of(results: Sequence[ShownResult], runs: Sequence[Run]) -> list[ShownVerdict]:
@@ -128,7 +132,8 @@ def verdict_html(verdicts: Sequence[ShownVerdict], first_figure: str = "") -> st
 def _shown(shown: ShownVerdict, key: str, named: bool, first_figure: str) -> str:
     files = escape(visible(", ".join(dict.fromkeys(shown.files))))
     head = f"<h3>{files}</h3>" if named else ""
-    lines = "".join(f"<p>{escape(raise_powers(visible(line)))}</p>" for line in shown.verdict.lines)
+    said = [line for entry in shown.verdict.lines for line in entry.split("\n")]
+    lines = "".join(f"<p>{escape(raise_powers(visible(line)))}</p>" for line in said)
     figures = "".join(_figure(found, f"{key}-{i}") for i, found in shown.charts())
     if figures:
         figures = (

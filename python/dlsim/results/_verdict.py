@@ -128,7 +128,7 @@ class RefusedSteps:
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """The answer: sentences in `lines`, and the figures behind them.
+    """The answer: sentences in `lines`, one entry for each format first, and the figures behind them.
 
     `formats` has the requested formats in their order; `best` is the name of the best one, and
     `verdict["fp16"]` is the verdict on one format. `looked_at` lists the roles of the tensors on
@@ -173,7 +173,11 @@ class Verdict:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{escape(line)}</p>" for line in self.lines)
+        return "".join(f"<p>{_with_breaks(line)}</p>" for line in self.lines)
+
+
+def _with_breaks(line: str) -> str:
+    return escape(line).replace("\n", "<br>")
 
 
 def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None:
