@@ -128,7 +128,7 @@ class RefusedSteps:
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """The answer: sentences in `lines`, one entry for each format first, and the figures behind them.
+    """The answer: sentences in `lines`, one entry for each format first, and the figures behind.
 
     `formats` has the requested formats in their order; `best` is the name of the best one, and
     `verdict["fp16"]` is the verdict on one format. `looked_at` lists the roles of the tensors on
