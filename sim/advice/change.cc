@@ -423,7 +423,7 @@ void AddChanges(const GradientSource& source, const AdviceRequest& request,
     if (graph) format.change = Search(source, *graph, request, options, format).Run();
   }
   advice.has_graph = graph.has_value();
-  if (looked) advice.lines = AdviceLines(advice);
+  if (looked || !advice.float32.empty()) advice.lines = AdviceLines(advice);
 }
 
 }  // namespace dlsim::sim

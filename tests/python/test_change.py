@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,3 +221,36 @@ def test_a_damaged_graph_is_one_line(tmp_path: Path) -> None:
         writer.write(0, tensors, {"grad_scale": "1", "forward_graph": "n\t3\ta"})
     with pytest.raises(dlsim.InputError, match=r"^forward_graph: damaged, expected .* got line 1$"):
         dlsim.replay(tmp_path / "run", quiet=True)
+
+
+def test_tune_hands_out_no_scaler_where_none_helps(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "run.dlprof", Stream((1e6, 1), nn.LayerNorm(WIDTH)))
+    result = dlsim.tune(path, formats=["fp16"], quiet=True)
+    (of_format,) = result.data["formats"]
+    assert of_format["verdict"] == "no scale helps"
+    assert of_format["recommended"] is of_format["static"] is None
+    assert not any(of_format["config"].values())
+    assert "GradScaler" not in str(result) and "keep_float32" in str(result.verdict)
+    for target in ("torch", "deepspeed", "trainer", "accelerate"):
+        arguments = ["tune", str(path), "--format", "fp16", "--emit", target]
+        ended = subprocess.run(
+            [sys.executable, "-m", "dlsim", *arguments], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 1 and ended.stderr == ""
+        lines = ended.stdout.splitlines()
+        assert all(line.startswith(("# ", "// ")) for line in lines)
+        assert "No loss scale helps." in lines[0] and "keep_float32" in lines[-1]
+    after = dlsim.tune(path, formats=["fp16"], float32=["blocks.0.wo"], quiet=True)
+    assert after.data["formats"][0]["recommended"]["params"]
+
+
+def test_report_and_picture_show_no_safe_band_where_none_helps(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    path = recorded(tmp_path / "run.dlprof", Stream((1e6, 1), nn.LayerNorm(WIDTH)))
+    result = dlsim.replay(path, formats=["fp16"], quiet=True)
+    assert not any(trace.fill for trace in result.plot().data)
+    dlsim.report(path, formats=["fp16"], output=tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "fails in forward: no loss scale helps" in page
+    assert "grade good" not in page and "safe scales 2^" not in page
+    assert "Keep blocks.0.wo in float32" in page
