@@ -467,6 +467,32 @@ def test_a_loss_that_rounding_doubles_fails(tmp_path, offset, bits, fails) -> No
     assert (verdict["bf16"].forward.loss_growth is not None) == bool(bits)
 
 
+@pytest.mark.parametrize(("bias", "fails"), [(0, []), (501, ["bf16"])])
+def test_a_loss_that_the_model_returns_is_rounded_as_well(tmp_path, bias, fails) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 1)
+            nn.init.constant_(self.head.bias, bias)
+
+        def forward(self, x, labels):
+            found = self.head(self.body(x).relu()).squeeze(-1)
+            return {"loss": functional.mse_loss(found, labels), "found": found}
+
+    torch.manual_seed(0)
+    model, x = Model(), torch.rand(32, 8)
+    labels = bias + 0.2 * torch.randn(32)
+    with dlsim.Recorder(model, tmp_path, forward_every=1, on_error="raise") as rec:
+        for _ in range(4):
+            model.zero_grad()
+            (model(x, labels)["loss"] / 2).backward()
+            rec.step(scale=1.0)
+    grown = [any("rounded" in name for name in load(tmp_path, step)[0]) for step in range(4)]
+    assert grown == ([False, False, True, True] if bias else [False] * 4)
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict
+    assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails
+
+
 @pytest.mark.parametrize("size", [1, 1e6])  # which overflows
 def test_operators_of_others_are_called_once(tmp_path, size) -> None:
     calls = []

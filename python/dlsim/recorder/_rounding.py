@@ -33,7 +33,9 @@ class RoundedLosses:
     """Computes the loss of forward passes again, from inputs and outputs that 16 bits round.
 
     Inputs of the model, and what the loss is made of outside of it: `outside` tells whether no
-    module runs. What is rounded in between, training may learn to do without.
+    module runs. If the model returns the loss, what comes after the last operation that reads a
+    parameter, as far as the pass before tells. What is rounded in between, training may learn to do
+    without.
 
     The geometric mean of the last two passes counts if both grow much, else the smaller growth. A
     loss that grows little in bf16 grows less in formats that are more precise, which are not looked
@@ -41,11 +43,18 @@ class RoundedLosses:
     """
 
     def __init__(self, widths: Widths, outside: Callable[[], bool]) -> None:
-        self._passes = [_Pass(widths, outside, bits) for bits in _BITS]
+        self._widths, self._outside = widths, outside
+        self._passes = [_Pass(widths, self._in_loss, bits) for bits in _BITS]
         self._looked_at = 1  # of these formats
+        self._learned = 0  # operations of the pass that read parameters
+        self._to_learn: int | None = None  # as many, if the model returns the loss
+        self._within: bool | None = (
+            None  # whether it has returned that of the pass, if there is one
+        )
 
     def clear(self) -> None:
         """Forgets the pass."""
+        self._learned, self._within = 0, None
         for one in self._passes:
             one.clear()
 
@@ -53,12 +62,26 @@ class RoundedLosses:
         self, operator: Operator, called: tuple[Any, Any, Any], results: Sequence[Any]
     ) -> None:
         """Follows an operator that was called, with arguments of a list and by name."""
+        given = floats_in(called[1:])
         for one in self._passes[: self._looked_at]:
             one.look(operator, called, results)
+        self._learned += any(map(self._widths.is_parameter, given))
+        if _may_be_loss(operator, given, results[0]):
+            of_losses = all(one.dim() == 0 for one in given)
+            self._within = not self._outside() or (of_losses and bool(self._within))
+
+    def _in_loss(self) -> bool:
+        """Returns whether what is computed now is the loss, or what it is made of."""
+        return self._outside() or self._learned == self._to_learn
 
     def growth(self) -> dict[int, float]:
         """Ends a pass; returns by which share the loss grows, by bits, where it is or was much."""
         found: dict[int, float] = {}
+        early = self._to_learn is not None and self._learned > self._to_learn
+        if self._within is not None:
+            self._to_learn = self._learned if self._within else None
+        if early:
+            return found
         for i, one in enumerate(self._passes[: self._looked_at]):
             growth = one.end()
             if growth is not None and one.much:
@@ -67,16 +90,24 @@ class RoundedLosses:
         return found
 
 
+def _may_be_loss(operator: Operator, given: Sequence[Any], result: Any) -> bool:
+    """Returns whether backward may start from a result: the last such is the loss."""
+    import torch
+
+    learns = torch.is_grad_enabled() and any(one.requires_grad for one in given)
+    return result.dim() == 0 and not operator.moves and learns
+
+
 class _Pass:
     """A forward pass that is computed again with some bits of significand.
 
     Choices, such as masks and indices, stay those of float32, and so do random numbers.
     """
 
-    def __init__(self, widths: Widths, outside: Callable[[], bool], bits: int) -> None:
+    def __init__(self, widths: Widths, in_loss: Callable[[], bool], bits: int) -> None:
         self.much = False  # whether a loss has grown much
         self._signed = False  # whether one was not positive, so that no share can be named
-        self._widths, self._outside, self._dropped = widths, outside, 24 - bits
+        self._widths, self._in_loss, self._dropped = widths, in_loss, 24 - bits
         self._again: ByMemory[Any] = ByMemory()  # all elements of a memory
         self._made: ByMemory[bool] = ByMemory()  # by operators, except for copies of inputs
         self._held, self._lost = 0, False
@@ -134,7 +165,8 @@ class _Pass:
             self._compute(operator, called, new, results)
         except (RuntimeError, TypeError, ValueError):
             self._lost = True
-        self._note_loss(operator, given, results[0])
+        if _may_be_loss(operator, given, results[0]) and not self._lost:
+            self._loss = results[0].detach(), self._read(results[0], rounds=False)
 
     def _compute(
         self,
@@ -152,21 +184,12 @@ class _Pass:
         for one, again in zip(results, made, strict=True) if not self._lost else ():
             self._set(one, again, in_place=operator.in_place)
 
-    def _note_loss(self, operator: Operator, given: Sequence[Any], result: Any) -> None:
-        """Notes a result that backward may start from: the last one is the loss."""
-        import torch
-
-        if result.dim() or operator.moves or self._lost or not torch.is_grad_enabled():
-            return
-        if any(one.requires_grad for one in given):
-            self._loss = result.detach(), self._read(result, rounds=False)
-
     def _read(self, tensor: Any, rounds: bool) -> Any:
         """Returns what an operator would read of a tensor; None if that is the tensor."""
         if not is_plain(tensor) or tensor.numel() == 0:
             return None
         memory = self._again.get(tensor)
-        if self._outside() or self._is_input(tensor):
+        if self._in_loss() or self._is_input(tensor):
             rounds = rounds or self._widths.narrow(tensor)
         else:
             rounds = False
