@@ -493,6 +493,37 @@ def test_a_loss_that_the_model_returns_is_rounded_as_well(tmp_path, bias, fails)
     assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails
 
 
+@pytest.mark.parametrize(
+    ("make", "narrow"),
+    [
+        (torch.zeros_like, True),
+        (lambda h: torch.zeros_like(h, dtype=h.dtype), True),
+        (lambda h: h.new_zeros(h.shape, dtype=h.dtype), True),
+        (lambda h: torch.zeros(h.shape, dtype=h.dtype), True),
+        (lambda h: torch.zeros_like(h, dtype=torch.float32), False),
+        (lambda h: torch.empty_like(h, dtype=torch.float32).zero_(), False),
+        (lambda h: torch.full_like(h, 0, dtype=torch.float32), False),
+        (lambda h: h.new_zeros(h.shape, dtype=torch.float32), False),
+        (lambda h: h.mean(0, keepdim=True, dtype=torch.float32) * 0, False),
+    ],
+)
+def test_tensors_have_the_type_that_is_asked_for(tmp_path, make, narrow) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            total = make(h)
+            for _ in range(2):
+                total = total + h
+            return total
+
+    model = Model(4, 4)
+    nn.init.constant_(model.bias, 4e4)
+    _, wide = recorded(tmp_path, model, torch.ones(2, 4))
+    assert ("(root)/add.act" in wide) != narrow
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict["fp16"].verdict
+    assert (verdict == "fails in forward") == narrow
+
+
 @pytest.mark.parametrize("size", [1, 1e6])  # which overflows
 def test_operators_of_others_are_called_once(tmp_path, size) -> None:
     calls = []

@@ -96,6 +96,7 @@ class Operations:
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
         self._saved: bool | None = None  # the last one that this pass asked for
+        self._stated: bool | None = None  # the type that the function that runs is told: 16 bits
         self._modes = Modes(self._function, self._operator)
         weakref.finalize(self, self._modes.leave).atexit = False
 
@@ -187,9 +188,11 @@ class Operations:
         if self._widths.copies(name):
             self._guard(lambda: self._copy(rounded_by(name, args, kwargs)))
         self._graph.calls(name)
+        self._stated = bool(asked) if _is_dtype(kwargs.get("dtype")) else None
         with self._widths.inside(name, args), decomposed(name, args, kwargs, self._splits):
             result = func(*args, **kwargs)
         self._graph.calls("")
+        self._stated = None
         if name in ("float", "to", "type", "type_as"):
             if not args[0].is_floating_point():
                 self._made_of_integers(result, _asks_for_16_bits(args, kwargs, asked, self._widths))
@@ -347,8 +350,9 @@ class Operations:
                 self._inputs[widths.narrow(one)].add(_size_of(one))
         if widths.copies(operator.operation):
             self._copy(given)
+        stated = self._stated if _is_dtype(kwargs.get("dtype")) else None
         policy, as_first = widths.computed(
-            operator.operation, given, results, in_place=operator.in_place
+            operator.operation, given, results, in_place=operator.in_place, stated=stated
         )
         self._graph.computed(
             operator, policy, given, results, widths.narrow, rounds=rounds, as_first=as_first

@@ -69,12 +69,19 @@ class Widths:
             self._narrow.set(tensor, narrow)
 
     def computed(
-        self, operation: str, given: Sequence[Any], results: Iterable[Any], *, in_place: bool
+        self,
+        operation: str,
+        given: Sequence[Any],
+        results: Iterable[Any],
+        *,
+        in_place: bool,
+        stated: bool | None = None,
     ) -> tuple[bool | None, bool]:
         """Follows an operator from the tensors that it was given to those that it has made.
 
-        Returns what decides on the type of these: whether 16 bits, or None if the widest type that
-        it was given does; and whether the first tensor alone does.
+        `stated`: whether it was told to make them of 16 bits, if it was told a type. Returns what
+        decides on the type of these: whether 16 bits, or None if the widest type that it was given
+        does; and whether the first tensor alone does.
         """
         policy = self._policy(operation)
         if policy is None and self._adds_bias(operation, given):
@@ -84,6 +91,7 @@ class Widths:
             return None, True  # the tensor keeps its type
         first = policy is None and as_first(operation)
         decided = policy if policy is not None else False if self._regions.casts else None
+        decided = decided if stated is None else stated
         narrow = self._widest(given[:1] if first else given) if decided is None else decided
         for result in results:
             self.set(result, narrow)
