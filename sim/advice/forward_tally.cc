@@ -14,6 +14,9 @@
 namespace dlsim::sim {
 namespace {
 
+// From here on a value is a share of torch.finfo(dtype).max or min, in 16 bits another one.
+constexpr float kOfType = std::numeric_limits<float>::max() / 2;
+
 // What masks fill in or add is at most this; -1e4 itself was chosen to fit fp16.
 constexpr float kLeastMask = 1e4f;
 
@@ -30,14 +33,19 @@ bool OverflowsByOneMagnitude(const TensorStats& stats) {
          std::fabs(stats.sum_of_squares - of_one) <= kSame * of_one;
 }
 
-// Whether what overflows, if it is negative, is as good as minus infinity. float32's lowest value
-// is torch.finfo(dtype).min, in 16 bits another one. Of operations only `masked_fill` refuses one
-// that its type cannot hold: added or copied, a constant hides scores as before, but for those of a
-// whole row.
+// Whether what overflows, if it is negative, is as good as minus infinity. Of operations only
+// `masked_fill` refuses one that its type cannot hold: added or copied, a constant hides scores as
+// before, but for those of a whole row.
 bool HidesScores(const std::string& name, const TensorStats& stats) {
-  if (stats.absmax == std::numeric_limits<float>::max()) return true;
+  if (stats.absmax >= kOfType) return true;
   const bool fills_in = name.find("/masked_fill") != name.npos;
-  return stats.overflow > 1 && IsOfOperation(name) && !fills_in && !IsOfMaskedRows(name);
+  const bool fails = fills_in || IsOfMaskedRows(name) || !RefusingOperation(name).empty();
+  return stats.overflow > 1 && IsOfOperation(name) && !fails;
+}
+
+// Whether a tensor tells of an error that PyTorch raises, and there is none in the format.
+bool IsAccepted(const std::string& name, const Format& format) {
+  return format != kFp16 && format != kBf16 && !RefusingOperation(name).empty();
 }
 
 // Whether a divisor is a difference smaller than the rounding errors of what it is the difference
@@ -144,11 +152,13 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
       }
       continue;
     }
+    if (IsAccepted(name, conversion_.format)) continue;
     // Steps mostly have the same tensors.
     ForwardTensor& tensor = of_role.tensors.Of(name, t);
     ForwardTensor before = tensor;
     if (ChangesNothing(name, totals[t], listed)) {
-      tensor.harmless_absmax = std::fmax(tensor.harmless_absmax, totals[t].absmax);
+      if (totals[t].absmax < kOfType)
+        tensor.harmless_absmax = std::fmax(tensor.harmless_absmax, totals[t].absmax);
       continue;
     }
     tensor.steps += totals[t].sum_of_squares > 0;
@@ -181,7 +191,7 @@ void ForwardTally::NameConstants(const std::set<std::string>& suspects,
     tensor.absmax = before->second.absmax;
     tensor.absmax_step = before->second.absmax_step;
     tensor.overflow_step.reset();
-    tensor.hides_scores = true;
+    tensor.hides_scores = rounded_up[t].absmax < kOfType;
   }
   before_.clear();
 }

@@ -194,6 +194,16 @@ std::string Vanished(const FormatAdvice& format) {
       smallest);
 }
 
+// Of a constant that PyTorch does not convert.
+std::string Refused(const FormatAdvice& format, const ForwardTensor& tensor) {
+  return fmt::format(
+      "fails in forward: {} in {} gets {:g} at step {}, which PyTorch refuses to make {} "
+      "(RuntimeError): use torch.finfo(dtype).{}. No loss scale helps.",
+      RefusingOperation(tensor.name), Printable(LayerOf(tensor.name)),
+      tensor.constant ? -tensor.overflow_absmax : tensor.overflow_absmax, *tensor.overflow_step,
+      format.format, tensor.constant ? "min" : "max");
+}
+
 }  // namespace
 
 std::string ForwardFit(const FormatAdvice& format) {
@@ -210,6 +220,11 @@ std::string ForwardFailure(const FormatAdvice& format) {
   const bool stored = outputs.empty() || (!values.empty() && *values.front()->overflow_step <
                                                                  *outputs.front()->overflow_step);
   const ForwardTensor& first = *(stored ? values : outputs).front();
+  const auto refused = std::ranges::find_if(outputs, [&](const ForwardTensor* tensor) {
+    return *tensor->overflow_step == *first.overflow_step &&
+           !RefusingOperation(tensor->name).empty();
+  });
+  if (refused != outputs.end()) return Refused(format, **refused);
   if (IsOfMaskedRows(first.name)) {
     return fmt::format(
         "fails in forward: softmax in {} gets rows of nothing but {:g} at step {}, which is minus "

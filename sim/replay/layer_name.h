@@ -60,6 +60,16 @@ inline bool IsOfSamples(std::string_view name) { return name.find("/sample") != 
 // Whether a tensor holds angles that a module turns activations by: `<module>/angle.act`.
 inline bool IsOfAngles(std::string_view name) { return name.find("/angle") != name.npos; }
 
+// Returns the operation that gets a constant which fp16 cannot hold, where PyTorch raises an error
+// then: `masked_fill` of `<module>/refused_masked_fill.act`. Empty for other tensors.
+inline std::string RefusingOperation(std::string_view name) {
+  constexpr std::string_view kName = "/refused_";
+  const size_t at = name.find(kName);
+  if (at == name.npos) return "";
+  name.remove_prefix(at + kName.size());
+  return std::string(name.substr(0, name.find('.')));
+}
+
 // Returns how many bits of significand were kept where a tensor holds by which share rounding makes
 // the loss of a pass larger, `<module>/rounded_loss<bits>.act`; 0 for other tensors.
 inline int BitsOfRoundedLoss(std::string_view name) {

@@ -165,11 +165,35 @@ TEST_F(ForwardVerdictTest, AMaskIsAConstantOrDoesNotCount) {
   EXPECT_EQ(forward["nonfinite"][0]["inf"], 1);
 }
 
+// masked_fill(mask, -1e9): an error in PyTorch, whatever becomes of the scores. None in other
+// formats.
+TEST_F(ForwardVerdictTest, AConstantThatPyTorchRefusesFails) {
+  const nlohmann::ordered_json metadata = {{"harmless_overflow", "a/masked_fill.act"}};
+  WriteBlock(0,
+             {FloatTensor("a/masked_fill.act", {-1e12f, 3, -1e12f}),
+              FloatTensor("a/refused_masked_fill.act", {-1e12f, -1e12f}),
+              FloatTensor("a/refused_full_like.call1.act", {1e12f})},
+             metadata);
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16", "cb16"}});
+  EXPECT_EQ(advice.lines[0],
+            "fp16  fails in forward: masked_fill in a gets -1e+12 at step 0, which PyTorch refuses "
+            "to make fp16 (RuntimeError): use torch.finfo(dtype).min. No loss scale helps.");
+  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+  EXPECT_EQ(advice.lines[2].find("cb16  trains. Safe"), 0u) << advice.lines[2];
+  WriteBlock(0, {FloatTensor("a/refused_full_like.call1.act", {1e12f})});
+  EXPECT_NE(AdviseOnTrace({.formats = {"fp16"}})
+                .lines[0]
+                .find("full_like in a gets 1e+12 at step 0, which PyTorch refuses to make fp16 "
+                      "(RuntimeError): use torch.finfo(dtype).max."),
+            std::string::npos);
+}
+
 // torch.finfo(dtype).min is another number in 16 bits, and what is added becomes minus infinity.
 TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   for (int step = 0; step < 2; ++step) {
     WriteBlock(step, {FloatTensor("a/masked_fill.act", {kLowest, 3, kLowest}),
+                      FloatTensor("b/masked_fill.act", {kLowest / 2, 3, kLowest / 2}),
                       FloatTensor("a/matmul.act", {-1e9f, 2, -1e9f}),
                       FloatTensor("a/where.act", {-1e9f, 2, -1e9f})});
   }
@@ -178,7 +202,7 @@ TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
   EXPECT_NE(
       advice.lines[2].find("The constant of a mask, which is minus infinity in fp16, does not "
-                           "count: a/masked_fill, a/matmul, a/where."),
+                           "count: a/matmul, a/where."),
       std::string::npos)
       << advice.lines[2];
   WriteBlock(2, {FloatTensor("a/masked_fill.act", {kLowest, 7e4f, kLowest})});

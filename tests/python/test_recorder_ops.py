@@ -265,21 +265,62 @@ def test_rows_of_masked_scores_fail_where_they_become_nan(tmp_path, how, constan
     assert fails == nan
 
 
-@pytest.mark.parametrize("how", ["add", "where", "masked_fill"])
-def test_a_model_may_return_masked_scores_but_not_of_masked_fill(tmp_path, how) -> None:
-    class Model(nn.Linear):
-        def forward(self, x):
-            scores, mask = super().forward(x), torch.arange(4) > 1
-            if how == "masked_fill":
-                return scores.masked_fill(mask, -1e9)
-            if how == "where":
-                return torch.where(mask, torch.full_like(scores, -1e9), scores)
-            return scores + mask.to(scores.dtype) * -1e9
+_MASK = torch.ones(3, 3, dtype=torch.bool).triu(1)
 
-    tensors, _ = recorded(tmp_path, Model(4, 4), torch.ones(3, 4))
+
+def _in_place(change):
+    def changed(scores):
+        scores = scores.clone()
+        change(scores)
+        return scores
+
+    return changed
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize(
+    ("mask", "refused"),
+    [
+        (lambda s: s.masked_fill(_MASK, -1e9), "masked_fill"),
+        (lambda s: s.masked_fill(_MASK, torch.tensor(-1e9)), "masked_fill"),
+        (_in_place(lambda s: s.masked_fill_(_MASK, -1e9)), "masked_fill"),
+        (_in_place(lambda s: s.__setitem__((slice(None), _MASK), -1e9)), "masked_fill"),
+        (_in_place(lambda s: s[..., 0].fill_(-1e9)), "fill"),
+        (_in_place(lambda s: s.index_fill_(-1, torch.tensor([2]), -65536)), "index_fill"),
+        (lambda s: torch.where(_MASK, torch.full_like(s, -1e9), s), "full_like"),
+        (lambda s: torch.where(_MASK, s.new_full((3, 3), -1e9), s), "new_full"),
+        (lambda s: torch.where(_MASK, torch.full((3, 3), -1e9, dtype=s.dtype), s), "full"),
+        (lambda s: functional.pad(s, (0, 1), value=-1e9), "pad"),
+        (lambda s: s.scatter(-1, torch.zeros(2, 3, 1, dtype=torch.long), -1e9), "scatter"),
+        (lambda s: s.masked_fill(_MASK, -6e4), None),
+        (lambda s: s.masked_fill(_MASK, -torch.inf), None),
+        (lambda s: s.masked_fill(_MASK, torch.finfo(s.dtype).min), None),
+        (lambda s: s.masked_fill(_MASK, torch.finfo(s.dtype).min / 2), None),
+        (lambda s: s.masked_fill(_MASK, torch.tensor(-1e9, dtype=s.dtype)), None),
+        (lambda s: s.float().masked_fill(_MASK, -1e9), None),
+        (lambda s: s + torch.zeros(3, 3).masked_fill(_MASK, -1e9), None),
+        (lambda s: s + _MASK.to(s.dtype) * -1e9, None),
+        (lambda s: torch.where(_MASK, -1e9, s), None),
+        (lambda s: torch.where(_MASK, torch.full_like(s, -1e9, dtype=torch.float32), s), None),
+        (lambda s: s.clamp(min=-1e9), None),  # in float32 on a GPU
+    ],
+)
+def test_constants_that_pytorch_refuses_fail(tmp_path, mask, refused, normalized) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            scores = mask(self.query(x) @ x.transpose(1, 2))
+            return self.out(scores[..., :3].softmax(-1) @ x) if normalized else scores
+
+    tensors, _ = recorded(tmp_path, Model(), torch.ones(2, 3, 4))
     assert "(root)/abs.act" not in tensors  # of the recorder itself
-    verdict = dlsim.replay(tmp_path, quiet=True).verdict["fp16"].verdict
-    assert (verdict == "fails in forward") == (how == "masked_fill")
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict
+    fails = verdict["fp16"].verdict == "fails in forward"
+    assert (f"{refused} in (root) gets -" in str(verdict)) == fails
+    assert fails == (refused is not None)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from ._graph import Graph
 from ._hooks import Guard
 from ._memory import ByMemory
 from ._modes import Modes, alone
-from ._operators import Operator, described
-from ._overflows import Overflows
+from ._operators import OF_TYPE, Operator, constant_of, described
+from ._overflows import LARGEST, Overflows
 from ._rounding import RoundedLosses
 from ._tensors import LEAST_MASK, floats_in, in_backward, tensors_in
 from ._widths import Widths
@@ -253,6 +253,25 @@ class Operations:
                 return
         self._derive("divisor", divisors, by)
 
+    def _find_refused(self, operation: str, args: tuple[Any, ...], results: list[Any]) -> None:
+        """Records a constant that fp16 cannot hold where PyTorch raises an error then.
+
+        That of a single element, which PyTorch's newer versions accept, is left out.
+        """
+        constant = constant_of(operation, args)
+        if constant is None or not results or results[0].numel() < 2:
+            return
+        if not self._widths.narrow(results[0]) or any(
+            map(self._widths.narrow, floats_in(constant))
+        ):
+            return
+        with self.looking():
+            number = float(constant[1])
+            if LARGEST < abs(number) < OF_TYPE:
+                value = results[0].new_full((1, 1), number)
+                self._widths.set(value, True)
+                self._derive(f"refused_{constant[0]}", value, results[0])
+
     def _follow_difference(self, operation: str, args: tuple[Any, ...], result: Any) -> None:
         """Keeps of a difference of 16-bit values how large these are, and follows it."""
         if operation == "sub":
@@ -357,6 +376,7 @@ class Operations:
         self._graph.computed(
             operator, policy, given, results, widths.narrow, rounds=rounds, as_first=as_first
         )
+        self._find_refused(operator.operation, args, results)
         for one in given if rounds else ():
             if (before := self._latest.get(one)) is not None:
                 before.rounded = True

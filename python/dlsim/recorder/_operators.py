@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,28 @@ _MOVES = frozenset(
     """.split()
 )
 
+# Which argument is a constant that is made of the type of the result, which refuses one that it
+# cannot hold, and what readers know the operation by. Not `clamp`: it computes in float32 on a GPU.
+_CONSTANTS = {
+    "constant_pad_nd": (2, "pad"),
+    "fill": (1, "fill"),
+    "full": (1, "full"),
+    "full_like": (1, "full_like"),
+    "hardshrink": (1, "hardshrink"),
+    "index_fill": (3, "index_fill"),
+    "masked_fill": (2, "masked_fill"),
+    "new_full": (2, "new_full"),
+    "scatter": (3, "scatter"),
+    "threshold": (2, "threshold"),
+}
+
+# Of these also a tensor without dimensions, as a number.
+_READS_NUMBER = frozenset(("index_fill", "masked_fill"))
+
+# Half of the largest value of float32. What is not less is a share of `torch.finfo(dtype).max`,
+# which is another number in 16 bits.
+OF_TYPE = (1 - 2.0**-24) * 2.0**127
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -31,6 +54,20 @@ class Operator:
     creates: bool
     random: bool
     foreign: bool  # not PyTorch's own, as those of other libraries and between processes
+
+
+def constant_of(operation: str, args: Sequence[Any]) -> tuple[str, Any] | None:
+    """Returns the constant that an operation makes its result of, and what it is known by.
+
+    That is a number, or a tensor without dimensions. None if there is none.
+    """
+    at, name = _CONSTANTS.get(operation, (len(args), ""))
+    if at >= len(args):
+        return None
+    if isinstance(args[at], (int, float)):
+        return name, args[at]
+    is_number = operation in _READS_NUMBER and hasattr(args[at], "dim") and args[at].dim() == 0
+    return (name, args[at]) if is_number else None
 
 
 def described(func: Any) -> Operator:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ._memory import ByMemory, elements_of, is_plain, view_like
-from ._operators import Operator
+from ._operators import OF_TYPE, Operator
 from ._tensors import floats_in, replaced
 
 # What is larger is infinite in fp16.
@@ -112,8 +112,10 @@ class Overflows:
             value = made
         sources = [source for one in given.values() for source in one.sources]
         if recorded is not None and _overflows(result):
-            value = value.masked_fill(value > LARGEST, math.inf)
-            value = value.masked_fill(value < -LARGEST, -math.inf)
+            fits = (value.abs() >= OF_TYPE) & value.isfinite()  # as another value
+            infinite = (value.abs() > LARGEST) & ~fits
+            value = value.where(~infinite, value.sign() * math.inf)
+            value = value.where(~fits, value.clamp(-LARGEST, LARGEST))
             sources.append(recorded)
         if sources and bool(value.isinf().any()):
             found = _Infinite(result, value, sources)
@@ -152,7 +154,7 @@ def _passes(operator: Operator, called: list[Any], given: Mapping[int, _Infinite
 def _overflows(tensor: Any) -> bool:
     if tensor.numel() == 0 or not float(tensor.abs().amax()) > LARGEST:
         return False
-    return bool(((tensor.abs() > LARGEST) & tensor.isfinite()).any())
+    return bool(((tensor.abs() > LARGEST) & (tensor.abs() < OF_TYPE)).any())
 
 
 def _is_near(made: Any, result: Any, operator: Operator) -> bool:
