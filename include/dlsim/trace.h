@@ -47,6 +47,9 @@ inline constexpr std::string_view kHarmlessOverflowKey = "harmless_overflow";
 // autocast (docs/traces.md).
 inline constexpr std::string_view kForwardGraphKey = "forward_graph";
 
+// As kAutocastFloat32Key, of gradients that are nothing but rounding errors.
+inline constexpr std::string_view kNoiseKey = "noise";
+
 // One recorded tensor. Its bytes lie in memory, or are read when they are needed.
 struct TraceTensor {
   std::string name;

@@ -46,12 +46,12 @@ double StepWindow::LossAt(double scale) const {
   return harm_below[static_cast<size_t>(std::clamp(below, 0, last))];
 }
 
-StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
-                       NoiseFinder& noise_finder)
+StepInputs::StepInputs(const GradientStep& opened, const StepMeasurement& step,
+                       const std::vector<TensorAnswer>& any_answers, NoiseFinder& noise_finder)
     : tensors(step.tensors),
       channels(step.channels),
       totals(TotalsOf(any_answers)),
-      noise(noise_finder.Find(tensors, totals)) {
+      noise(noise_finder.Find(opened, tensors, totals)) {
   parameters_only = true;
   for (size_t t = 0; t < tensors.size(); ++t) {
     parameters_only &= tensors[t].role == Role::kGrad || totals[t].sum_of_squares == 0;

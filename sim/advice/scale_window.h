@@ -19,8 +19,8 @@ namespace dlsim::sim {
 
 // What the loss scale does not change of a measured step.
 struct StepInputs {
-  StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
-             NoiseFinder& noise_finder);
+  StepInputs(const GradientStep& opened, const StepMeasurement& step,
+             const std::vector<TensorAnswer>& any_answers, NoiseFinder& noise_finder);
 
   const std::vector<StepTensor>& tensors;
   const std::vector<ChannelCurves>& channels;

@@ -213,7 +213,7 @@ void WindowConsumer::AddForward(const GradientStep& step, const StepInputs& inpu
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredStep& all) {
   const StepMeasurement& measured = all.gradients;
-  const StepInputs inputs(measured, measured.answers[probes_.front().answer], noise_);
+  const StepInputs inputs(step, measured, measured.answers[probes_.front().answer], noise_);
   if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
     broken_losses_.first_step = step.number();
   }
@@ -275,7 +275,7 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
       if (i < formats_[f].first) AskAt(f, formats_[f].exponent, true, questions);
     }
     const StepMeasurement measured = MeasureAgain(i, *step, questions);
-    const StepInputs inputs(measured, measured.answers.front(), noise_);
+    const StepInputs inputs(*step, measured, measured.answers.front(), noise_);
     for (const Probe& probe : probes_) AddHarm(step->number(), inputs, measured, probe);
   }
   std::vector<FormatWindows> windows;

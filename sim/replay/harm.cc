@@ -5,9 +5,11 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "sim/replay/layer_name.h"
 
@@ -69,9 +71,16 @@ void NoiseFinder::FindLayers(std::span<const StepTensor> tensors) {
   layer_count_ = places.size();
 }
 
-std::vector<bool> NoiseFinder::Find(std::span<const StepTensor> tensors,
+// Steps without a forward pass name nothing.
+void NoiseFinder::FindNamed(const GradientStep& step) {
+  std::set<std::string> named = step.Listed(kNoiseKey);
+  if (!named.empty() || !step.Listed(kAutocastFloat32Key).empty()) named_ = std::move(named);
+}
+
+std::vector<bool> NoiseFinder::Find(const GradientStep& step, std::span<const StepTensor> tensors,
                                     std::span<const TensorStats> totals) {
   FindLayers(tensors);
+  FindNamed(step);
   std::vector<LayerGradients> layers(layer_count_);
   for (size_t t = 0; t < tensors.size(); ++t) {
     LayerGradients& layer = layers[layers_[t]];
@@ -83,7 +92,8 @@ std::vector<bool> NoiseFinder::Find(std::span<const StepTensor> tensors,
   }
   std::vector<bool> noise(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].role != Role::kGrad) continue;
+    noise[t] = named_.contains(tensors[t].name);
+    if (tensors[t].role != Role::kGrad || noise[t]) continue;
     const LayerGradients& layer = layers[layers_[t]];
     const double squares = totals[t].sum_of_squares;
     if (!(squares > 0)) continue;
@@ -133,7 +143,7 @@ void NoiseFinder::Sample(const GradientSource& source, const StepOptions& option
                                  1.0f};  // what is counted of the inputs is all that is used
   const auto look_at = [&](const GradientStep& step) {
     const StepMeasurement measured = step.Measure(std::span(&question, 1), options);
-    Find(measured.tensors, TotalsOf(measured.answers.front()));
+    Find(step, measured.tensors, TotalsOf(measured.answers.front()));
   };
   for (size_t s = 0; s + 1 < samples; ++s) {
     look_at(*source.Load(s * (steps - 1) / (samples - 1), StepNeeds::kTensors));

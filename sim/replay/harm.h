@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ namespace dlsim::sim {
 // that of the gradient of the layer's output, from which it is summed up. Where that was not
 // recorded, its root mean square is below 2^-18 of that of another parameter of the layer. Such an
 // error varies from step to step: up to 2^3 times as much is noise, too, where the tensor was noise
-// at most of the steps that were seen.
+// at most of the steps that were seen. Others are named by the recording, at some steps: they are
+// noise from there on up to the next step with a forward pass.
 //
 // Where every parameter moves by its gradient at one rate, as with SGD, one whose gradient has a
 // norm below 2^-12 of the largest of the step hardly moves: it counts as noise, and so do the
@@ -34,7 +36,8 @@ class NoiseFinder {
   void Sample(const GradientSource& source, const StepOptions& options);
 
   // For each tensor of the next step; steps that follow each other mostly have the same.
-  std::vector<bool> Find(std::span<const StepTensor> tensors, std::span<const TensorStats> totals);
+  std::vector<bool> Find(const GradientStep& step, std::span<const StepTensor> tensors,
+                         std::span<const TensorStats> totals);
 
   // For each tensor of the latest step its place among all so far, in the order of their first
   // appearance.
@@ -49,6 +52,7 @@ class NoiseFinder {
   };
 
   void FindLayers(std::span<const StepTensor> tensors);
+  void FindNamed(const GradientStep& step);
   void FindSlight(std::span<const StepTensor> tensors, std::span<const TensorStats> totals,
                   std::vector<bool>& noise) const;
 
@@ -56,6 +60,7 @@ class NoiseFinder {
   size_t layer_count_ = 0;
   std::vector<size_t> tally_of_;  // by tensor
   NamedList<Tally> tallies_;      // of all tensors so far
+  std::set<std::string> named_;   // as noise, at the latest step with a forward pass
   bool descends_ = false;         // whether every parameter moves by its gradient at one rate
 };
 

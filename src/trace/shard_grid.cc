@@ -210,7 +210,7 @@ void JoinMetadata(const std::map<std::string, std::string>& shard,
                   std::map<std::string, std::string>& whole) {
   whole.insert(shard.begin(), shard.end());
   whole.erase(std::string(kShardGridKey));
-  for (const std::string_view key : {kAutocastFloat32Key, kFeatureAxesKey}) {
+  for (const std::string_view key : {kAutocastFloat32Key, kNoiseKey, kFeatureAxesKey}) {
     if (!shard.contains(std::string(key))) continue;
     std::set<std::string> pieces = ListedIn(whole, key), names;
     pieces.merge(ListedIn(shard, key));

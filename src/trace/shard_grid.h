@@ -55,8 +55,8 @@ void AddShardGrids(const std::string& place, const std::map<std::string, std::st
                    ShardGrids& grids);
 
 // Adds the metadata of a shard to that of the whole: what the first shard states counts, without
-// its grid, and kAutocastFloat32Key and kFeatureAxesKey name what any shard names, as the whole is
-// named.
+// its grid, and kAutocastFloat32Key, kNoiseKey and kFeatureAxesKey name what any shard names, as
+// the whole is named.
 void JoinMetadata(const std::map<std::string, std::string>& shard,
                   std::map<std::string, std::string>& whole);
 

@@ -38,7 +38,7 @@ std::pair<int, int> WindowByAsking(const GradientStep& step, const Format& forma
   for (size_t q = 0; q < questions.size(); ++q) {
     const int exponent = kLowestWindowExponent + static_cast<int>(q);
     const std::vector<TensorStats> totals = TotalsOf(measured.answers[q]);
-    const std::vector<bool> noise = NoiseFinder().Find(measured.tensors, totals);
+    const std::vector<bool> noise = NoiseFinder().Find(step, measured.tensors, totals);
     bool finite = true;
     for (const TensorStats& stats : totals) finite &= stats.nonfinite_outputs == 0;
     if (!finite) break;
@@ -364,6 +364,30 @@ TEST(PathsInWindows, CountWhereTheScaleWas) {
   EXPECT_EQ(path.below, 1u);
   EXPECT_EQ(path.inside, 2u);
   EXPECT_EQ(path.none_safe, 1u);
+}
+
+// Gradients of queries that cancel: the recording names them at the steps with a forward pass.
+TEST_F(AdviceTest, NoiseThatTheRecordingNamesIsNotCounted) {
+  const auto write = [&](int step, const nlohmann::ordered_json& metadata) {
+    dir_.Write("step-" + std::to_string(step) + ".safetensors",
+               BuildSafetensors(
+                   {FloatTensor("a.weight.grad", {0.5f}), FloatTensor("q.weight.grad", {0x1p-60f}),
+                    FloatTensor("q.act_grad", {0x1p-60f, -0x1p-61f}),
+                    FloatTensor("a.act_grad", {0.01f, -0.01f})},
+                   metadata));
+  };
+  const nlohmann::ordered_json named = {{"autocast_float32", "a.act"},
+                                        {"noise", "q.act_grad\nq.weight.grad"}};
+  write(0, named);
+  for (int step = 1; step < 4; ++step) write(step, nlohmann::ordered_json::object());
+  const FormatAdvice noise = AdviceOn({"fp16"}).formats.front();
+  EXPECT_EQ(noise.noise_tensors, (std::vector<std::string>{"q.weight.grad", "q.act_grad"}));
+  EXPECT_EQ(noise.verdict, Verdict::kAsIs);
+  write(1, {{"autocast_float32", "a.act"}});
+  const FormatAdvice from_step_1 = AdviceOn({"fp16"}).formats.front();
+  EXPECT_EQ(from_step_1.steps_outside, 3u);
+  write(2, named);
+  EXPECT_EQ(AdviceOn({"fp16"}).formats.front().steps_outside, 1u);
 }
 
 }  // namespace

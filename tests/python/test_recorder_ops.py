@@ -565,6 +565,39 @@ def test_tensors_have_the_type_that_is_asked_for(tmp_path, make, narrow) -> None
     assert (verdict == "fails in forward") == narrow
 
 
+class _Decoder(nn.Module):
+    """Attention of queries that may be zeros, or with one key, as transformers have in places."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+        self.place, self.how = nn.Embedding(6, 16), how
+
+    def forward(self, x):
+        x = {"zeros": torch.zeros_like(x), "single": x[:, :1]}.get(self.how, x)
+        if self.how == "shared":
+            x = x * 0
+        at = x + self.place.weight[: x.shape[1]]
+        scores = self.q(at) @ self.k(at).transpose(1, 2) / 4
+        mixed = scores.softmax(-1) @ self.v(x)
+        return self.out(mixed) + (self.q(at) if self.how == "shared" else x)
+
+
+@pytest.mark.parametrize("how", ["zeros", "single", "shared", "usual"])
+def test_gradients_of_scores_that_cancel_are_noise(tmp_path, how) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(_Decoder(how), nn.Linear(16, 3))
+    recorded(tmp_path, model, torch.randn(4, 6, 16))
+    noise = set(load(tmp_path, 0)[1].get("noise", "").split("\n"))
+    of_keys = {"0.k.weight.grad", "0.k.bias.grad", "0.k.act_grad", "0/matmul.act_grad"}
+    of_queries = {"0.q.weight.grad", "0.q.act_grad", "0.place.weight.grad"}
+    assert (of_keys <= noise) == (how != "usual")
+    assert (of_queries <= noise) == (how in ("zeros", "single"))
+    assert not {"0.v.weight.grad", "0.v.act_grad", "0.out.weight.grad", "0.act_grad"} & noise
+    tensors = dlsim.replay(tmp_path, quiet=True).data["verdict"]["formats"][0]["noise_tensors"]
+    assert how != "zeros" or of_keys | of_queries <= set(tensors)
+
+
 @pytest.mark.parametrize("size", [1, 1e6])  # which overflows
 def test_operators_of_others_are_called_once(tmp_path, size) -> None:
     calls = []

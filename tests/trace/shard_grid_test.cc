@@ -101,15 +101,17 @@ TEST(ShardGrid, MetadataOfShardsNameWhatAnyOfThemNames) {
   JoinMetadata({{"loss", "1"},
                 {"shard_grid", "{}"},
                 {"feature_axes", "1 filter.shard-0-of-2.act_grad"},
-                {"autocast_float32", "a/exp.act\nnorm.shard-0-of-2.act"}},
+                {"autocast_float32", "a/exp.act\nnorm.shard-0-of-2.act"},
+                {"noise", "q.weight.shard-0-of-2.grad"}},
                whole);
   JoinMetadata({{"loss", "2"}, {"autocast_float32", "norm.shard-1-of-2.act\nb.act"}}, whole);
   JoinMetadata({{"lr", "3"}}, whole);
-  EXPECT_EQ(whole, (std::map<std::string, std::string>{
-                       {"loss", "1"},
-                       {"lr", "3"},
-                       {"feature_axes", "1 filter.act_grad"},
-                       {"autocast_float32", "a/exp.act\nb.act\nnorm.act"}}));
+  EXPECT_EQ(whole,
+            (std::map<std::string, std::string>{{"loss", "1"},
+                                                {"lr", "3"},
+                                                {"feature_axes", "1 filter.act_grad"},
+                                                {"autocast_float32", "a/exp.act\nb.act\nnorm.act"},
+                                                {"noise", "q.weight.grad"}}));
 }
 
 TEST(ShardGrid, MetadataIsReadStrictly) {

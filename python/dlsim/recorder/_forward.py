@@ -16,6 +16,7 @@ from ._hooks import SPILLED_FROM, Guard, Seen
 from ._memory import is_plain, memory_of
 from ._modes import is_transformed, outside
 from ._names import ROOT
+from ._noise import Noise
 from ._operations import Operations
 from ._regions import Regions, nesting
 from ._tensors import differences_of, floats_in, in_backward, is_loss, is_mask, tensors_in
@@ -74,6 +75,7 @@ class ForwardPass:
         self._regions = Regions(lambda: bool(self._running) or self._outermost)
         self._widths = Widths(parameters, self._regions)
         self._buffers = Buffers(modules, self._widths)
+        self._noise = Noise(parameters, guard)
         self._operations = Operations(
             self._widths,
             self._is_active,
@@ -84,6 +86,7 @@ class ForwardPass:
             outside=lambda: not self._running,
             module=lambda: self._running[-1] if self._running else "",
             splits=self._splits_attention,
+            noise=self._noise,
         )
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
@@ -99,6 +102,7 @@ class ForwardPass:
         self._harmless: list[str] = []  # of what was recorded: overflows in fp16, to no effect
         self._graph = ""  # what operations of the step give to one another
         self._types: set[str] = set()  # of 16 bits, in which modules compute
+        self._rounding: list[str] = []  # gradients that are nothing but noise
         self._held = 0  # bytes
         self._calls: Counter[str] = Counter()
 
@@ -114,6 +118,7 @@ class ForwardPass:
         self._wide.clear()
         self._harmless.clear()
         self._types.clear()
+        self._rounding.clear()
         self._buffers.begin()
         for name, module in self._modules.items():
             try:
@@ -133,6 +138,8 @@ class ForwardPass:
             self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
         self._guard(self._record_rounded_loss)
         self._graph = self._operations.graph() if self._sees else ""
+        self._guard(lambda: self._rounding.extend(self._noise.names()))
+        self._noise.clear()
         self._operations.forget()
         self._running.clear()
         self._calls.clear()
@@ -173,6 +180,8 @@ class ForwardPass:
             found["harmless_overflow"] = "\n".join(sorted(self._harmless))
         if self._graph:
             found["forward_graph"] = self._graph
+        if self._rounding:
+            found["noise"] = "\n".join(self._rounding)
         return found
 
     def _splits_attention(self) -> bool:
@@ -244,6 +253,7 @@ class ForwardPass:
         for tensor in tensors_in(output) if self._counts else ():
             if tensor.requires_grad:
                 tensor.register_hook(ended)
+                self._noise.add_output(tensor)
         if not self._stays:
             self._see_no_more()
 
@@ -259,7 +269,9 @@ class ForwardPass:
         call = self._called(name or ROOT)
         for i, tensor in enumerate(floats):
             if not is_loss(tensor, of_model=name in self._models):
-                self._record_output(f"{call}.out{i}" if i else call, tensor)
+                of_call = f"{call}.out{i}" if i else call
+                self._record_output(of_call, tensor)
+                self._noise.name(f"{of_call}.act_grad", tensor)
 
     def _record_output(self, name: str, tensor: Any) -> None:
         found = self._operations.result_of(tensor)

@@ -15,6 +15,7 @@ from ._graph import Graph
 from ._hooks import Guard
 from ._memory import ByMemory
 from ._modes import Modes, alone
+from ._noise import Noise
 from ._operators import OF_TYPE, Operator, constant_of, described
 from ._overflows import LARGEST, Overflows
 from ._rounding import RoundedLosses
@@ -76,10 +77,10 @@ class Operations:
         outside: Callable[[], bool],
         module: Callable[[], str],
         splits: Callable[[], bool],
+        noise: Noise,
     ) -> None:
-        self._splits = splits
-        self._widths, self._active, self._guard = widths, active, guard
-        self._graph = Graph(module)
+        self._graph, self._splits = Graph(module), splits
+        self._widths, self._active, self._guard, self._noise = widths, active, guard, noise
         self._found, self._differentiated, self._copied = found, differentiated, copied
         self._known: dict[Any, Operator] = {}
         self._latest: ByMemory[Result] = ByMemory()
@@ -94,6 +95,7 @@ class Operations:
         self._overflows = Overflows()
         self._rounded = RoundedLosses(widths, outside)
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
+        self._softmaxes: list[Any] = []  # the same of results of softmax
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
         self._saved: bool | None = None  # the last one that this pass asked for
         self._stated: bool | None = None  # the type that the function that runs is told: 16 bits
@@ -125,6 +127,7 @@ class Operations:
         self._overflows.clear()
         self._rounded.clear()
         self._pending.clear()
+        self._softmaxes.clear()
 
     def harmless_overflows(self) -> list[str]:
         """Returns the names of results that overflow in fp16 and change nothing."""
@@ -156,10 +159,14 @@ class Operations:
 
     def _watch_gradients(self) -> None:
         """Watches for the gradients of the results so far, if they are as they were computed."""
+        softmaxes, self._softmaxes = self._softmaxes, []
+        for tensor in softmaxes:
+            self._noise.watch(tensor)
         pending, self._pending = self._pending, []
         for tensor, version, result in pending:
             if tensor.requires_grad and tensor.grad_fn is not None and tensor._version == version:
                 tensor.register_hook(self._hook_of(result))
+                self._noise.name(f"{result.name}.act_grad", tensor)
 
     def _hook_of(self, result: Result) -> Callable[[Any], None]:
         own = weakref.ref(self)  # a loss that is kept keeps its graph, and that this hook
@@ -348,7 +355,7 @@ class Operations:
         """Calls one of torch's operators."""
         if not self._active():
             return func(*args, **kwargs)
-        if self._pending:
+        if self._pending or self._softmaxes:
             self._guard(self._watch_gradients)
         result = func(*args, **kwargs)
         self._guard(lambda: self._look(func, args, kwargs, result))
@@ -424,7 +431,9 @@ class Operations:
     def _follow(
         self, operator: Operator, called: tuple[Any, Any, Any], results: list[Any], taken: Any
     ) -> None:
-        """Follows overflows, rounding errors and angles."""
+        """Follows overflows, rounding errors and angles, and gradients that may cancel."""
+        if operator.operation == "softmax":
+            self._softmaxes += results
         with self.looking():
             self._overflows.look(operator, called, results, taken)
             self._rounded.look(operator, called, results)
