@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes runs/_command_options.py from the options of the command: generate_options.py MODULE OUT
+"""Makes runs/_command_options.py from the options of the command: generate_options.py COMMAND OUT
 
-MODULE is the folder of the module _core, which has the command. OUT has a function for each
-command, with a keyword for each option: the option's name with `_`, in the plural if it may be
-given several times. Its type follows from what stands for its value in `dlsim COMMAND --help`, or
-is the names that the command takes; its help is the command's, in words of Python. The tables below
-have the exceptions; an option that is in none of them needs nothing here.
+COMMAND is the folder of the module _core, which has the command, or the program dlsim. OUT has a
+function for each command, with a keyword for each option: the option's name with `_`, in the plural
+if it may be given several times. Its type follows from what stands for its value in `dlsim COMMAND
+--help`, or is the names that the command takes; its help is the command's, in words of Python. The
+tables below have the exceptions; an option that is in none of them needs nothing here.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -260,11 +261,19 @@ def _definition(name: str, options: Iterable[_Option]) -> str:
     )
 
 
-def main(folder: str, output: str) -> None:
-    """Writes the module `output`."""
-    sys.path.insert(0, folder)
+def _dump(command: str) -> Any:
+    if not Path(command).is_dir():
+        return subprocess.run(
+            [command, "--dump-options"], stdout=subprocess.PIPE, check=True
+        ).stdout
+    sys.path.insert(0, command)
     _, text, _, _ = import_module("_core").run_command([b"--dump-options"])
-    model = json.loads(text)
+    return text
+
+
+def main(command: str, output: str) -> None:
+    """Writes the module `output`."""
+    model = json.loads(_dump(command))
     options = {name: _options(model["commands"][name]["options"]) for name in _FUNCTIONS}
     functions = [_definition(name, of_function) for name, of_function in options.items()]
     Path(output).write_text("".join([_HEAD, _table(options), *functions]), encoding="utf-8")
