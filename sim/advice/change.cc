@@ -230,13 +230,16 @@ class Search {
           because_, [&](const std::string& tensor) { return !parts.Has(tensor, RoleOf(tensor)); });
       if (open == because_.end()) break;
       const size_t before = kept_.size();
-      for (const Unit& unit : UnitsFor(*open, kept)) kept_.insert(unit);
+      for (const Unit& unit : UnitsFor(*open, kept)) {
+        kept_.insert(unit);
+        if (NeedsAllOfItsChain(*open)) needed_.insert(unit);
+      }
       if (kept_.size() == before) return false;
     }
     for (auto unit = kept_.begin(); !because_.empty() && unit != kept_.end();) {
       Units fewer = kept_;
       fewer.erase(*unit);
-      if (Holds(fewer)) {
+      if (!needed_.contains(*unit) && Holds(fewer)) {
         unit = kept_.erase(unit);
       } else {
         ++unit;
@@ -334,7 +337,7 @@ class Search {
   AdviceRequest request_;
   ReplayOptions options_;
   const FormatAdvice& format_;
-  Units kept_;
+  Units kept_, needed_;  // the latter stay whatever else is kept
   std::vector<std::string> because_;
 };
 

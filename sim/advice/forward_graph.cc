@@ -12,6 +12,11 @@
 #include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
+
+bool NeedsAllOfItsChain(std::string_view name) {
+  return IsOfDivisors(name) || IsOfDifferences(name) || IsOfAngles(name);
+}
+
 namespace {
 
 constexpr std::string_view kRoot = "(root)";
@@ -45,7 +50,7 @@ bool IsInside(std::string_view name, std::string_view module) {
 
 // What the recorder computes of a tensor to see whether an operation can take it.
 bool IsDerived(std::string_view name) {
-  return IsOfMaskedRows(name) || IsOfDivisors(name) || IsOfDifferences(name) || IsOfAngles(name);
+  return IsOfMaskedRows(name) || !RefusingOperation(name).empty() || NeedsAllOfItsChain(name);
 }
 
 }  // namespace

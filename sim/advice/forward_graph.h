@@ -24,6 +24,10 @@ struct Unit {
 // What is kept in float32: names or globs (fnmatch) of units. A module's parts are kept with it.
 using KeptUnits = std::set<std::string>;
 
+// Whether a tensor, as the recorder derives it, is right only if all that it was computed of in the
+// same forward has 32 bits: rounding has changed it before.
+bool NeedsAllOfItsChain(std::string_view name);
+
 class ForwardGraph {
  public:
   // Reads what the recorder has written under kForwardGraphKey (docs/traces.md); nothing from an

@@ -81,10 +81,11 @@ std::vector<size_t> RunStates::LastToAsk(size_t first, size_t questions) const {
   return last;
 }
 
-std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured, QuestionTotals& totals) {
+std::vector<bool> RunStates::NoiseIn(const GradientStep& step, const StepMeasurement& measured,
+                                     QuestionTotals& totals) {
   for (size_t r = 0; r < asked_; ++r) {
     if (states_[r].stopped()) continue;
-    return noise_.Find(measured.tensors, totals.Of(question_of_run_[r]));
+    return noise_.Find(step, measured.tensors, totals.Of(question_of_run_[r]));
   }
   return {};
 }

@@ -56,7 +56,7 @@ class RunStates {
   void Advance(const GradientStep& step, const StepMeasurement& measured,
                const OnAdvanced& on_advanced, const OnMeasured& on_measured) {
     QuestionTotals totals(measured.answers);
-    const std::vector<bool> noise = NoiseIn(measured, totals);
+    const std::vector<bool> noise = NoiseIn(step, measured, totals);
     SharedLosses losses;
     const SharedStep shared = {noise, noise_.places(), losses};
     const auto advance = [&](size_t first, const StepAnswers& answers, QuestionTotals& of_answers) {
@@ -92,7 +92,8 @@ class RunStates {
   std::vector<size_t> LastToAsk(size_t first, size_t questions) const;
 
   // Which tensors are but noise: no question changes that.
-  std::vector<bool> NoiseIn(const StepMeasurement& measured, QuestionTotals& totals);
+  std::vector<bool> NoiseIn(const GradientStep& step, const StepMeasurement& measured,
+                            QuestionTotals& totals);
 
   const ReplayOptions& options_;
   NoiseFinder noise_;
