@@ -28,6 +28,7 @@ class WithoutFloat32Step final : public GradientStep {
 
   int64_t number() const override { return step_->number(); }
   bool HasBrokenLoss() const override { return step_->HasBrokenLoss(); }
+  RefusedSteps RefusedBefore() const override { return step_->RefusedBefore(); }
   ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
                               const ScaleOfTensor& scale) const override {
     ScaledTensors found = step_->MeasureScaled(formats, scale);
