@@ -63,6 +63,9 @@ std::vector<ExpectationOutcome> Check(const ExplainOptions& options, const Json&
 int RunExplain(const ExplainOptions& options) {
   const NamedFormat format = ParseFormat(options.format);
   LogEvents log = ReadLogs(options.logs);
+  if (log.events.empty() && (!options.expectations.empty() || options.results.csv)) {
+    RefuseWithoutScale(options.logs);
+  }
   ResultFiles files(options.results);
   const Explanation explanation = Explain(BuildPath(std::move(log)), format, options.what_if);
   std::vector<ExpectationOutcome> outcomes;

@@ -42,6 +42,7 @@ class PathBuilder {
     path_.notes = std::move(log.notes);
     path_.bounds_nothing = log.bounds_nothing;
     path_.losses = std::move(log.losses);
+    if (events_.empty()) path_.stack = LogStack::kKeyValue;
     for (LogEvent& event : events_) {
       if (event.interval) path_.stated_interval = event.interval;
       const bool is_zero =

@@ -34,10 +34,6 @@ std::optional<SkipPlace> JudgedSkip(const ScalePath& path, std::span<const Logge
   return std::nullopt;
 }
 
-bool IsWrong(const PrintedLoss& loss) {
-  return !std::isfinite(loss.value) || loss.nonfinite.value_or(0) > 0;
-}
-
 // "the loss is nan", or what Megatron-LM counts.
 std::string LossText(const PrintedLoss& loss) {
   if (loss.skipped.value_or(0) > 0) {
@@ -54,7 +50,7 @@ std::string LossText(const PrintedLoss& loss) {
 std::span<const PrintedLoss> WrongAfter(const ScalePath& path, size_t line) {
   const std::span<const PrintedLoss> losses = path.losses.printed;
   const auto wrong = std::ranges::find_if(
-      losses, [&](const PrintedLoss& loss) { return loss.line > line && IsWrong(loss); });
+      losses, [&](const PrintedLoss& loss) { return loss.line > line && IsNonfinite(loss); });
   return {wrong, losses.end()};
 }
 
@@ -72,13 +68,42 @@ std::string FloorText(const ScalePath& path, std::span<const LoggedStep> steps,
       ScaleText(*lowest), *totals.skipped_above);
 }
 
-Diagnosis WithoutSkip(const ScalePath& path) {
-  Diagnosis none = {.evidence = "the log shows no skipped step"};
-  const auto wrong = std::ranges::find_if(path.losses.printed, IsWrong);
-  if (wrong != path.losses.printed.end()) {
-    none.evidence += fmt::format(", but the loss is {} at line {}", wrong->value, wrong->line);
+// "the loss is nan from line 3 on"; empty if all losses are finite.
+std::string NonfiniteText(const ScalePath& path) {
+  const std::span<const PrintedLoss> losses = path.losses.printed;
+  const std::span<const PrintedLoss> wrong(std::ranges::find_if(losses, IsNonfinite), losses.end());
+  if (wrong.empty()) return "";
+  const auto place = [](const PrintedLoss& loss) {
+    return loss.line == 0 && loss.step ? fmt::format("step {}", *loss.step)
+                                       : fmt::format("line {}", loss.line);
+  };
+  const PrintedLoss& first = wrong.front();
+  std::string text = std::isfinite(first.value) ? "the loss is not finite"
+                                                : fmt::format("the loss is {}", first.value);
+  const auto finite = std::ranges::find_if_not(wrong, IsNonfinite);
+  if (finite != wrong.end()) {
+    text += fmt::format(" at {}, and finite again at {}", place(first), place(*finite));
+  } else if (wrong.size() > 1) {
+    text += fmt::format(" from {} on", place(first));
+  } else {
+    text += fmt::format(" at {}, the last one", place(first));
   }
-  return none;
+  const bool printed_0 = first.over == LossOver::kFinite && first.value == 0;
+  return text + (printed_0 ? " (where all losses of a line are NaN, it shows 0)" : "");
+}
+
+Diagnosis WithoutSkip(const ScalePath& path) {
+  const std::string wrong = NonfiniteText(path);
+  return {.evidence = "the log shows no skipped step" + (wrong.empty() ? "" : ", but " + wrong)};
+}
+
+// Of a log that prints no scale, but losses or gradient norms.
+Diagnosis WithoutScale(const ScalePath& path) {
+  std::string wrong = NonfiniteText(path);
+  if (wrong.empty()) wrong = "a gradient norm is not finite, with a finite loss";
+  return {.evidence = wrong +
+                      "; this log prints no loss scale, so it is unknown whether the forward or "
+                      "the backward pass failed: record some steps with dlsim.Recorder"};
 }
 
 // The texts around the place of a loss.
@@ -94,6 +119,7 @@ constexpr std::string_view kForwardText =
 
 Diagnosis Diagnose(const ScalePath& path, std::span<const LoggedStep> steps,
                    const SkipSummary& skips, const BracketTotals& totals) {
+  if (path.stretches.empty()) return WithoutScale(path);
   const std::optional<SkipPlace> place = JudgedSkip(path, steps, skips);
   if (!place) return WithoutSkip(path);
   const SkipLoss loss = FindSkipLoss(path, *place);
@@ -107,7 +133,7 @@ Diagnosis Diagnose(const ScalePath& path, std::span<const LoggedStep> steps,
   if (!loss.finite) return {FailureSide::kUnknown, loss.why};
   const std::string first = AtStep(*loss.finite, where);
   const std::span<const PrintedLoss> wrong = WrongAfter(path, loss.finite->line);
-  if (wrong.size() > 1 && std::ranges::all_of(wrong, IsWrong)) {
+  if (wrong.size() > 1 && std::ranges::all_of(wrong, IsNonfinite)) {
     return {FailureSide::kForward, fmt::format("{}, but not from line {} to the end{}", first,
                                                wrong.front().line, kForwardText)};
   }

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kShownBrackets = 20;
 constexpr size_t kShownPolicies = 8;
+constexpr const char* kNotNormal = "but the loss is not finite at the end: not normal";
 
 std::string StepName(const Explanation& explanation, size_t index) {
   if (!explanation.counted) return fmt::format("overflow {}", index + 1);
@@ -41,9 +42,16 @@ std::string Parameters(const PolicyMatch& match) {
   return text;
 }
 
-// Of a log without a skipped step there is nothing to diagnose.
+// The losses end as not finite, whatever the skipped steps were.
+bool EndsNonfinite(const Explanation& explanation) {
+  const std::vector<PrintedLoss>& losses = explanation.path.losses.printed;
+  return !losses.empty() && IsNonfinite(losses.back());
+}
+
+// Of a log without a skipped step there is nothing to diagnose, unless its losses fail.
 std::string DiagnosisLine(const Explanation& explanation) {
-  if (explanation.skips.skipped == 0) return "";
+  const bool all_applied = explanation.skips.skipped == 0 && !explanation.path.stretches.empty();
+  if (all_applied && std::ranges::none_of(explanation.path.losses.printed, IsNonfinite)) return "";
   return Wrap(fmt::format("diagnosis: {}: {}", NameOf(explanation.diagnosis.side),
                           explanation.diagnosis.evidence));
 }
@@ -127,7 +135,9 @@ std::string SkipLine(const Explanation& explanation) {
                GoesOnAtMinimum(explanation) ? "scale is at its minimum" : "training ended") +
            ForecastText(explanation);
   }
+  if (skips.kind == SkipKind::kUnknown) return "skips: unknown: the log prints no loss scale";
   if (explanation.steps.empty()) return "skips: unknown: the log has one record only";
+  const bool fails = EndsNonfinite(explanation);
   std::string line = explanation.counted
                          ? fmt::format("skips: {} of {}, ", skips.skipped,
                                        Counted(static_cast<uint64_t>(skips.steps), "step"))
@@ -137,14 +147,17 @@ std::string SkipLine(const Explanation& explanation) {
       return explanation.counted ? line + "none skipped" : "skips: none";
     case SkipKind::kWarmUp:
       if (explanation.counted) {
-        return line + "all in warm-up, while the scale finds its level: normal";
+        return line + "all in warm-up, " +
+               (fails ? kNotNormal : "while the scale finds its level: normal");
       }
-      return line + "normal at the start of training (warm-up)";
+      return line + (fails ? "at the start of training, " + std::string(kNotNormal)
+                           : "normal at the start of training (warm-up)");
     case SkipKind::kSteady:
       if (!explanation.path.from_start && !skips.expected_share) {
         return line + "in mid-training; the log does not say how often the scale grows";
       }
-      return line + WarmUpText(explanation) + "steady, as expected from growth of the scale";
+      return line + WarmUpText(explanation) + "steady, " +
+             (fails ? kNotNormal : "as expected from growth of the scale");
     case SkipKind::kFrequent:
       return line + WarmUpText(explanation) +
              fmt::format("more often ({}) than growth of the scale explains ({})",
@@ -155,6 +168,8 @@ std::string SkipLine(const Explanation& explanation) {
       line += fmt::format(" from {}{} on: the scale falls and does not recover (divergence)",
                           explanation.counted ? "step " : "", StepName(explanation, *skips.tail));
       return line + ForecastText(explanation);
+    case SkipKind::kUnknown:
+      break;
   }
   return line;
 }
@@ -289,6 +304,9 @@ std::string Notes(const Explanation& explanation) {
 }  // namespace
 
 std::string FormatExplanation(const Explanation& explanation) {
+  if (explanation.path.stretches.empty()) {
+    return DiagnosisLine(explanation) + Wrap(SkipLine(explanation));
+  }
   return DiagnosisLine(explanation) + Wrap(PolicyLine(explanation)) + Wrap(SkipLine(explanation)) +
          Wrap(MagnitudeLine(explanation)) + PolicyTable(explanation) + BracketTable(explanation) +
          WhatIfTable(explanation) + Notes(explanation);

@@ -112,6 +112,9 @@ std::vector<std::string> Override(const PolicyMatch& match, std::span<const std:
 
 void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
   if (request.policies.empty() && request.settings.empty()) return;
+  if (explanation.path.stretches.empty()) {
+    throw UsageError("--policy", "the log prints no loss scale", "a log with one");
+  }
   if (!explanation.counted) {
     throw UsageError("--policy", "the log does not say how many steps lie between its messages",
                      "a log with step numbers");
@@ -155,7 +158,8 @@ Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfReque
                                      .stopped = explanation.path.stopped_at_line.has_value() ||
                                                 explanation.path.zero_at_line.has_value(),
                                      .from_start = explanation.path.from_start,
-                                     .last_scale = LastScale(explanation.path)});
+                                     .last_scale = LastScale(explanation.path),
+                                     .without_scale = explanation.path.stretches.empty()});
   explanation.diagnosis =
       Diagnose(explanation.path, explanation.steps, explanation.skips, explanation.totals);
   if (!explanation.inference.matches.empty()) {

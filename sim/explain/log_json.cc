@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/explain/log_json.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
@@ -128,7 +129,13 @@ std::optional<std::vector<LogEvent>> ReadTrainerState(std::string_view text) {
   for (const Json& entry : document["log_history"]) {
     if (!entry.is_object()) continue;
     std::optional<LogEvent> event = EventOf(entry, LogStack::kTrainerState);
-    if (event && (event->used || event->overflow.value_or(false))) events.push_back(*event);
+    if (event) events.push_back(*event);
+  }
+  // Entries without a scale count only where none has one, for their losses.
+  if (std::ranges::any_of(events, [](const LogEvent& event) { return event.used.has_value(); })) {
+    std::erase_if(events, [](const LogEvent& event) {
+      return !event.used && !event.overflow.value_or(false);
+    });
   }
   return events;
 }

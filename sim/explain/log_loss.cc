@@ -173,6 +173,14 @@ void AddEpochMean(std::string_view line, std::string_view rest, PrintedLoss& los
   loss.epoch_mean = ReadLoss(rest.substr(open));
 }
 
+bool HasNonfiniteNorm(std::string_view line) {
+  static constexpr std::array<std::string_view, 3> kNames = {"grad_norm", "grad norm", "gnorm"};
+  return std::ranges::any_of(kNames, [&](std::string_view name) {
+    const auto norm = NumberAfter(line, name);
+    return norm && !std::isfinite(norm->value);
+  });
+}
+
 // The loss of a run that may be another one than the training.
 std::optional<PrintedLoss> LossOfAnyRun(std::string_view line) {
   if (auto loss = LossRow(line)) return loss;
@@ -188,10 +196,18 @@ std::optional<PrintedLoss> LossOfAnyRun(std::string_view line) {
   if (found) loss.value = found->value;
   loss.over = OverWhich(line, found ? found->name : std::string_view());
   if (found) AddEpochMean(line, found->rest, loss);
+  loss.norm_is_nonfinite = HasNonfiniteNorm(line);
   return loss;
 }
 
 }  // namespace
+
+bool IsNonfinite(const PrintedLoss& loss) {
+  // Where it leaves out all of them, Hugging Face's Trainer prints 0.
+  const bool none_left =
+      loss.over == LossOver::kFinite && loss.value == 0 && loss.norm_is_nonfinite;
+  return none_left || !std::isfinite(loss.value) || loss.nonfinite.value_or(0) > 0;
+}
 
 std::optional<PrintedLoss> RecognizeLoss(std::string_view line) {
   const std::optional<PrintedLoss> loss = LossOfAnyRun(line);

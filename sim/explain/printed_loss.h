@@ -27,7 +27,11 @@ struct PrintedLoss {
   std::optional<double> epoch_mean = {};  // over all steps of the epoch until this line
   std::optional<int64_t> skipped = {};    // Megatron-LM: steps since the line before
   std::optional<int64_t> nonfinite = {};  // Megatron-LM: those of them with a loss not finite
+  bool norm_is_nonfinite = false;         // of the gradient, in the same line
 };
+
+// True for a loss that is not finite, or if one of those that the line is about is not.
+bool IsNonfinite(const PrintedLoss& loss);
 
 // The losses of a log, in order, and what bears on their meaning.
 struct LogLosses {

@@ -141,8 +141,12 @@ void AddLosses(std::span<const LogEvent> events, std::vector<PrintedLoss>& losse
     LossOver over = LossOver::kStep;
     if (event.stack == LogStack::kTrainerState) over = LossOver::kFinite;
     if (event.stack == LogStack::kGuidedDiffusion) over = LossOver::kSteps;
-    losses.push_back(
-        {.line = event.line, .value = *event.loss, .over = over, .step = event.number});
+    const bool bad_norm = over == LossOver::kFinite && event.overflow.value_or(false);
+    losses.push_back({.line = event.line,
+                      .value = *event.loss,
+                      .over = over,
+                      .step = event.number,
+                      .norm_is_nonfinite = bad_norm});
   }
 }
 
@@ -189,13 +193,17 @@ LogEvents ReadLogs(std::span<const std::string> paths) {
   });
   const auto has_scale = [](const LogEvent& event) { return event.used || event.next; };
   if (std::ranges::any_of(log.events, has_scale)) return log;
-  throw InputError(
-      Printable(InputName(paths.front())), "no loss scale found",
-      "messages of DeepSpeed, Apex, Megatron-LM, fairseq, metaseq, MXNet, Paddle, ColossalAI, "
-      "MindFormers, Swin Transformer or another stack that docs/explain.md names, a "
-      "trainer_state.json with a scale, a CSV with columns step "
-      "and scale, or lines "
-      "with both");
+  const auto fails = [](const PrintedLoss& loss) {
+    return IsNonfinite(loss) || loss.norm_is_nonfinite;
+  };
+  if (std::ranges::none_of(log.losses.printed, fails)) RefuseWithoutScale(paths);
+  return {.losses = std::move(log.losses)};
+}
+
+void RefuseWithoutScale(std::span<const std::string> paths) {
+  throw InputError(Printable(InputName(paths.front())), "no loss scale found",
+                   "lines or CSV columns with a step and a scale, or a log of DeepSpeed, Apex, "
+                   "Megatron-LM or another stack of docs/explain.md");
 }
 
 }  // namespace dlsim::sim

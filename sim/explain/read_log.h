@@ -20,8 +20,13 @@ struct LogEvents {
 };
 
 // Reads logs in the order given, as parts of one; "-" is standard input. Each rank's copy of a line
-// counts once. Throws InputError if a file cannot be read, or if no line states a loss scale.
+// counts once. Where no line states a loss scale, there are no events, but losses, and one of them
+// or its gradient's norm is not finite. Throws InputError if a file cannot be read, or states
+// neither.
 LogEvents ReadLogs(std::span<const std::string> paths);
+
+// Throws InputError for a log without a loss scale.
+[[noreturn]] void RefuseWithoutScale(std::span<const std::string> paths);
 
 // Joins events to stretches of steps. Throws InputError for numbers that no step has.
 ScalePath BuildPath(LogEvents log);

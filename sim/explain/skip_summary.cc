@@ -89,6 +89,7 @@ void FindDivergence(std::span<const LoggedStep> steps, size_t start, bool certai
 SkipSummary JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context) {
   SkipSummary skips = {.steps = static_cast<int64_t>(steps.size())};
   CountRuns(steps, skips);
+  if (context.without_scale) skips.kind = SkipKind::kUnknown;
   if (context.stopped) skips.kind = SkipKind::kDivergence;
   if (skips.skipped == 0) return skips;
   size_t settled = context.from_start ? EndOfWarmUp(steps) : 0;

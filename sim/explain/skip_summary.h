@@ -19,6 +19,7 @@ enum class SkipKind : uint8_t {
   kSteady,      // afterwards, as often as the scale is tried higher
   kFrequent,    // more often than that
   kDivergence,  // the scale falls and does not recover
+  kUnknown,     // the log prints no scale
 };
 
 constexpr auto EnumNames(SkipKind) {
@@ -26,7 +27,8 @@ constexpr auto EnumNames(SkipKind) {
                                             {SkipKind::kWarmUp, "warm-up"},
                                             {SkipKind::kSteady, "steady"},
                                             {SkipKind::kFrequent, "frequent"},
-                                            {SkipKind::kDivergence, "divergence"}});
+                                            {SkipKind::kDivergence, "divergence"},
+                                            {SkipKind::kUnknown, "unknown"}});
 }
 
 // This number of applied steps in a row ends the search for the first scale.
@@ -55,6 +57,7 @@ struct SkipContext {
   bool stopped = false;    // the training ended, since the scale could fall no more, or is 0
   bool from_start = true;  // false: the log begins in mid-training, where nothing is warm-up
   std::optional<double> last_scale = {};  // that the log leaves behind
+  bool without_scale = false;             // the log prints none
 };
 SkipSummary JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context);
 

@@ -103,6 +103,11 @@ TEST(ExplainCommand, MistakesAreOneLine) {
   ExpectFailure({"explain", "/nonexistent"}, 3, {"/nonexistent: cannot be read"});
   ExpectFailure({"explain", kLogs + "no-scale.log"}, 3,
                 {"no-scale.log: no loss scale found", "DeepSpeed, Apex, Megatron-LM", "CSV"});
+  const TempDir logs;
+  const std::string nan = logs.Write("nan.log", "iter 20: loss nan, time 1ms\n");
+  ExpectFailure({"explain", nan, "--expect", "skipped_steps<=20"}, 3, {"no loss scale found"});
+  ExpectFailure({"explain", nan, "--csv", "-"}, 3, {"no loss scale found"});
+  ExpectFailure({"explain", nan, "--policy", "torch"}, 2, {"the log prints no loss scale"});
   ExpectFailure({"explain", kLogs + "scale.csv", "--format", "fp61"}, 2, {"did you mean 'fp16'?"});
   ExpectFailure({"explain", kLogs + "scale.csv", "--policy", "adaloss"}, 2,
                 {"adaloss uses the gradients themselves", "dlsim replay"});

@@ -31,7 +31,7 @@ void ExpectAll(const std::vector<LoggedRun>& cases) {
     EXPECT_EQ(NameOf(found.diagnosis.side), NameOf(expected.side)) << found.diagnosis.evidence;
     EXPECT_THAT(found.diagnosis.evidence, HasSubstr(expected.evidence));
     const std::string report = FormatExplanation(found);
-    if (found.skips.skipped == 0) {
+    if (expected.evidence == "the log shows no skipped step") {
       EXPECT_THAT(report, testing::Not(HasSubstr("diagnosis:")));
     } else {
       EXPECT_THAT(report, StartsWith("diagnosis: " + std::string(NameOf(expected.side)) + ": "));
@@ -240,7 +240,61 @@ TEST(Diagnosis, WithoutASkipIsUnknown) {
   ExpectAll({{Scaled(0, "2.3", "128") + Scaled(1, "2.2", "128"), kUnknown,
               "the log shows no skipped step"},
              {Scaled(0, "2.3", "128") + Scaled(1, "nan", "128"), kUnknown,
-              "the log shows no skipped step, but the loss is nan at line 2"}});
+              "the log shows no skipped step, but the loss is nan at line 2, the last one"}});
+}
+
+std::string Trainer(const std::string& loss, const std::string& norm) {
+  return "{'loss': " + loss + ", 'grad_norm': " + norm + ", 'epoch': 0.01}\n";
+}
+
+TEST(Diagnosis, WithoutAScaleLossesAndNormsSayThatItFailsButNotWhere) {
+  const std::string good = Trainer("2.31", "1.23"), bad = Trainer("2.21", "nan");
+  const std::string state =
+      "{\"log_history\": [{\"step\": 1, \"loss\": 2.3, \"grad_norm\": 1.5},\n"
+      "{\"step\": 2, \"loss\": 0.0, \"grad_norm\": NaN},\n"
+      "{\"step\": 3, \"loss\": 0.0, \"grad_norm\": NaN}";
+  ExpectAll({
+      {"step 0: train loss 10.9, val loss nan\niter 0: loss 10.9, time 2ms\n"
+       "iter 10: loss 9.1, time 2ms\niter 20: loss nan, time 2ms\n",
+       kUnknown, "the loss is nan at line 4, the last one; this log prints no loss scale"},
+      {"iter 1: loss inf\niter 2: loss 3.1\n", kUnknown,
+       "the loss is inf at line 1, and finite again at line 2;"},
+      {good + bad + Trainer("0.0", "nan") + Trainer("0.0", "nan"), kUnknown,
+       "the loss is not finite from line 3 on (where all losses of a line are NaN, it shows 0);"},
+      {Trainer("'2.31'", "'1.23'") + Trainer("'0'", "'nan'") +
+           "{'train_runtime': '1', "
+           "'train_loss': '0'}\n",
+       kUnknown, "the loss is not finite at line 2, the last one"},
+      {good + bad + good, kUnknown, "a gradient norm is not finite, with a finite loss"},
+      {state + "]}", kUnknown, "the loss is not finite from step 2 on"},
+      {state + ",{\"step\": 4, \"loss\": 2.2, \"grad_norm\": 1.5}]}", kUnknown,
+       "the loss is not finite at step 2, and finite again at step 4"},
+  });
+  const Explanation found = ExplainText(bad);
+  EXPECT_EQ(NameOf(found.skips.kind), "unknown");
+  EXPECT_THAT(FormatExplanation(found),
+              testing::EndsWith("\nskips: unknown: the log prints no loss scale\n"));
+  EXPECT_EQ(JsonExplanation(found)["skips"]["verdict"], "unknown");
+  // A loss of 0 is one, and what does not fail has nothing to explain.
+  EXPECT_THROW(ExplainText(good + Trainer("0.0", "0.0")), Error);
+}
+
+TEST(Diagnosis, NothingIsNormalWhileTheLossIsNotFiniteToTheEnd) {
+  const std::string falls =
+      Scaled(0, "2.3", "65536") + Scaled(1, "2.2", "32768") + Scaled(2, "2.2", "32768");
+  const std::string normal = "all in warm-up, while the scale finds its level: normal";
+  EXPECT_THAT(FormatExplanation(ExplainText(falls)), HasSubstr(normal));
+  for (const std::string log :
+       {falls + Scaled(3, "nan", "16384") + Scaled(4, "nan", "8192"),
+        Apex("32768.0") + Step(0, "nan") + Apex("16384.0") + Step(1, "nan")}) {
+    const std::string report = FormatExplanation(ExplainText(log));
+    EXPECT_THAT(report, HasSubstr("but the loss is not finite at the end: not\n"));
+    EXPECT_THAT(report, testing::Not(HasSubstr("normal at")));
+    EXPECT_THAT(report, testing::Not(HasSubstr(normal)));
+  }
+  EXPECT_THAT(
+      FormatExplanation(ExplainText(falls + Scaled(3, "nan", "16384") + Scaled(4, "2.2", "16384"))),
+      HasSubstr(normal));
 }
 
 // The first run's lines stay in the log after a resume from an earlier step.
