@@ -33,6 +33,8 @@ size_t OutputColumns() {
   return columns == 0 ? kNoLimit : std::max(columns, kFewestColumns);
 }
 
+size_t SentenceColumns() { return std::min(kTerminalColumns, OutputColumns()); }
+
 std::string Wrap(const std::string& line, size_t columns) {
   const size_t begin = std::min(line.find_first_not_of(' '), line.size());
   const std::string indent(begin + 2, ' ');

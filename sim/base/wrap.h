@@ -14,8 +14,11 @@ inline constexpr size_t kTerminalColumns = 80;
 // if it is neither set nor a terminal.
 size_t OutputColumns();
 
+// Returns how wide sentences are: 80, or less where lines must be narrower.
+size_t SentenceColumns();
+
 // Breaks a line at blanks; what follows is indented by two more than the line.
-std::string Wrap(const std::string& line, size_t columns = kTerminalColumns);
+std::string Wrap(const std::string& line, size_t columns = SentenceColumns());
 
 // Breaks the sentences among the lines of a report, which have single blanks; rows of tables stay.
 std::string FitLines(std::string_view text, size_t columns);
