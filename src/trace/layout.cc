@@ -219,7 +219,7 @@ void AddPath(const std::string& path, TracePlan& plan) {
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     RefuseUnfinished(path);
-    throw InputError(Printable(path), "cannot be opened: " + error.message(), kReadable);
+    throw InputError(Printable(path), "cannot be opened: " + error.message());
   }
   const std::string name = fs::path(path).filename().string();
   if (fs::is_directory(status)) {
