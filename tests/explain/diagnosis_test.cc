@@ -284,7 +284,7 @@ TEST(Diagnosis, NothingIsNormalWhileTheLossIsNotFiniteToTheEnd) {
       Scaled(0, "2.3", "65536") + Scaled(1, "2.2", "32768") + Scaled(2, "2.2", "32768");
   const std::string normal = "all in warm-up, while the scale finds its level: normal";
   EXPECT_THAT(FormatExplanation(ExplainText(falls)), HasSubstr(normal));
-  for (const std::string log :
+  for (const std::string& log :
        {falls + Scaled(3, "nan", "16384") + Scaled(4, "nan", "8192"),
         Apex("32768.0") + Step(0, "nan") + Apex("16384.0") + Step(1, "nan")}) {
     const std::string report = FormatExplanation(ExplainText(log));
