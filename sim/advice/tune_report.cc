@@ -200,17 +200,29 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
   return text + (names.empty() ? "" : "\n");
 }
 
-// For the stack of the user's configuration alone, if one is compared.
-std::string Blocks(const FormatTuning& tuning, bool compares_current) {
-  std::string text;
-  if (!Trains(tuning)) return text;
-  const std::string current = compares_current ? tuning.comparisons.back().policy : "";
+// For the stack of the user's configuration alone, if one is compared; else for the stack whose
+// policy is tuned.
+std::string Block(const FormatTuning& tuning, bool compares_current) {
+  if (!Trains(tuning)) return "";
+  const std::string_view policy =
+      compares_current ? tuning.comparisons.back().policy : tuning.choices.front().policy->name;
   for (const auto& [target, name] : EnumNames(ConfigTarget())) {
     const std::optional<std::string> block = ConfigText(target, tuning);
-    if (!current.empty() && !IsPolicyOf(target, current)) continue;
-    if (block) text += fmt::format("\n{}, {}:\n{}", tuning.format, TitleOf(target), *block);
+    if (!block || (!policy.empty() && !IsPolicyOf(target, policy))) continue;
+    return fmt::format("\n{}, {}:\n{}", tuning.format, TitleOf(target), *block);
   }
-  return text;
+  return "";
+}
+
+// Where the blocks of other stacks are, if there is any.
+std::string OtherBlocks(const TuneResult& result) {
+  const bool any = std::ranges::any_of(result.formats, Trains);
+  if (result.compares_current || !any) return "";
+  std::string names;
+  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return "\nFor other stacks: --emit " + names + "\n";
 }
 
 // What follows from the distance of the recorded steps for the interval; empty without a gap.
@@ -248,8 +260,8 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
     }
     for (const std::string& note : tuning.notes) text += "  note: " + note + "\n";
   }
-  for (const FormatTuning& tuning : result.formats) text += Blocks(tuning, result.compares_current);
-  return text;
+  for (const FormatTuning& tuning : result.formats) text += Block(tuning, result.compares_current);
+  return text + OtherBlocks(result);
 }
 
 }  // namespace dlsim::sim

@@ -17,7 +17,7 @@ namespace dlsim::sim {
 namespace {
 
 std::vector<std::string> PoliciesFor(const TuneRequest& request, const std::string& format) {
-  std::vector<std::string> policies = {std::string(FindPolicy(request.policy).name)};
+  std::vector<std::string> policies = {std::string(TunedPolicy(request, format))};
   if (format != "fp16") return policies;
   for (const std::string& policy : request.fp16_policies) {
     if (policy != policies.front()) policies.push_back(policy);
@@ -34,7 +34,7 @@ std::span<const std::string> SettingsFor(const TuneRequest& request, std::string
 
 // A run of the format whose scaler is still to come.
 ReplayRun PrototypeOf(const TuneRequest& request, const std::string& format) {
-  const PolicyInfo& policy = FindPolicy(request.policy);
+  const PolicyInfo& policy = FindPolicy(TunedPolicy(request, format));
   ReplayRun prototype = {.format = format,
                          .policy = std::string(policy.name),
                          .conversion = request.conversion,
@@ -66,6 +66,11 @@ void FindStride(const std::vector<StepWindow>& steps, TuneResult& result) {
 }
 
 }  // namespace
+
+std::string_view TunedPolicy(const TuneRequest& request, const std::string& format) {
+  if (!request.policy.empty()) return FindPolicy(request.policy).name;
+  return ParseFormat(format).format == kFp16 ? "torch" : "cerebras-2.10";
+}
 
 bool HasFormat(const Ladder& ladder, const std::string& format) {
   return std::ranges::count(ladder.formats, ParseFormat(format).format, &NamedFormat::format) > 0;

@@ -9,6 +9,9 @@
 
 namespace dlsim::sim {
 
+// Returns the policy that is tuned for a format.
+std::string_view TunedPolicy(const TuneRequest& request, const std::string& format);
+
 // Throws UsageError if a profile's ladder lacks a format or mode: brackets would be wide.
 void RequireOnLadder(const Ladder& ladder, const TuneRequest& request);
 

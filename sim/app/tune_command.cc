@@ -90,7 +90,7 @@ TuneRequest MakeRequest(const TuneCommandOptions& options,
   const Recipe default_recipe = config ? RecipeOf(*config) : Recipe::kAutocast;
   request.recipe = options.recipe.value_or(default_recipe);
   for (const std::string& format : request.formats)
-    FamilyOf(request.policy, ParseFormat(format).name);
+    FamilyOf(TunedPolicy(request, format), ParseFormat(format).name);
   return request;
 }
 
@@ -213,8 +213,10 @@ void TuneCommandOptions::Visit(OptionRows& option) {
   config.Visit(option);
   option("--format", formats, "F",
          "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats", FormatNames());
-  option("--policy", policy, "NAME",
-         "Policy to tune (default: cerebras-2.10, or the one that --emit needs)", PolicyNames());
+  option(
+      "--policy", policy, "NAME",
+      "Policy to tune (default: torch for fp16, else cerebras-2.10; or the one that --emit needs)",
+      PolicyNames());
   conversion.Visit(option);
   VisitRecipe(option, recipe);
   VisitFloat32(option, float32);

@@ -23,7 +23,7 @@ struct CurrentPolicy {
 };
 
 struct TuneRequest : AdviceRequest {
-  std::string policy = "cerebras-2.10";
+  std::string policy;                      // empty: PyTorch's in fp16, Cerebras' in other formats
   std::vector<std::string> fp16_policies;  // tuned as well where there is a format for them
   std::optional<CurrentPolicy> current;    // compared, with what to change
 };
