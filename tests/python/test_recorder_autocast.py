@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dlsim.recorder._noise import Noise
 from dlsim.recorder._operations import Operations
 from dlsim.recorder._operators import described
 from dlsim.recorder._regions import Regions
@@ -80,7 +81,9 @@ def followed(model: torch.nn.Module, x: torch.Tensor) -> Seen:
         lambda do: do(),
         copied=lambda _, tensor: seen.copy(tensor),
         outside=lambda: False,
+        module=lambda: "",
         splits=lambda: True,
+        noise=Noise({}, lambda do: do()),
     )
     operations.enter()
     regions.enter()

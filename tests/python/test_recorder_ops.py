@@ -296,7 +296,7 @@ def _in_place(change):
         (lambda s: s.masked_fill(_MASK, -torch.inf), None),
         (lambda s: s.masked_fill(_MASK, torch.finfo(s.dtype).min), None),
         (lambda s: s.masked_fill(_MASK, torch.finfo(s.dtype).min / 2), None),
-        (lambda s: s.masked_fill(_MASK, torch.tensor(-1e9, dtype=s.dtype)), None),
+        (lambda s: s.masked_fill(_MASK, torch.tensor(-1e9, dtype=s.dtype)).softmax(-1), None),
         (lambda s: s.float().masked_fill(_MASK, -1e9), None),
         (lambda s: s + torch.zeros(3, 3).masked_fill(_MASK, -1e9), None),
         (lambda s: s + _MASK.to(s.dtype) * -1e9, None),
