@@ -54,22 +54,45 @@ std::string ScalerArguments(const ScaleParameters& parameters) {
                      parameters.interval);
 }
 
+// The autocast whose lists the verdict is about, on the device of the user's model.
+std::string AutocastText(std::string_view dtype, std::string_view comment) {
+  return fmt::format(
+      "import torch\n\n"
+      "device = next(model.parameters()).device.type\n"
+      "# judged with the lists of CUDA's autocast; the CPU's keep other operations in float32\n"
+      "autocast = torch.autocast(device, dtype=torch.{})  # for the forward pass{}\n",
+      dtype, comment);
+}
+
 std::string PythonText(ConfigTarget target, const ScaleParameters& parameters) {
   const std::string arguments = ScalerArguments(parameters);
-  const std::string scaler = "torch.amp.GradScaler(\"cuda\", " + arguments + ")\n";
-  if (target == ConfigTarget::kTorch) return "import torch\n\nscaler = " + scaler;
-  if (target == ConfigTarget::kTrainer) {
-    return "import torch\n\n"
-           "# after trainer = Trainer(...) with fp16=True, and before trainer.train()\n"
-           "trainer.accelerator.scaler = " +
-           scaler;
+  switch (target) {
+    case ConfigTarget::kTorch:
+      return AutocastText("float16", "") + "scaler = torch.amp.GradScaler(device, " + arguments +
+             ")\n";
+    case ConfigTarget::kTrainer:
+      return "import torch\n\n"
+             "# after trainer = Trainer(...) with fp16=True, and before trainer.train()\n"
+             "device = trainer.accelerator.device.type\n"
+             "trainer.accelerator.scaler = torch.amp.GradScaler(device, " +
+             arguments + ")\n";
+    case ConfigTarget::kLightning:  // which has no fp16 on the CPU
+      return "import torch\n"
+             "from lightning.pytorch import Trainer\n"
+             "from lightning.pytorch.plugins import MixedPrecision\n\n"
+             "scaler = torch.amp.GradScaler(\"cuda\", " +
+             arguments +
+             ")\n"
+             "precision = MixedPrecision(\"16-mixed\", \"cuda\", scaler)\n"
+             "trainer = Trainer(plugins=[precision])  # with the arguments that you have\n";
+    default:
+      return "from accelerate import Accelerator\n"
+             "from accelerate.utils import GradScalerKwargs\n\n"
+             "accelerator = Accelerator(\n"
+             "    mixed_precision=\"fp16\",\n"
+             "    kwargs_handlers=[GradScalerKwargs(" +
+             arguments + ")],\n)\n";
   }
-  return "from accelerate import Accelerator\n"
-         "from accelerate.utils import GradScalerKwargs\n\n"
-         "accelerator = Accelerator(\n"
-         "    mixed_precision=\"fp16\",\n"
-         "    kwargs_handlers=[GradScalerKwargs(" +
-         arguments + ")],\n)\n";
 }
 
 // No stack scales the loss in bfloat16.
@@ -80,14 +103,16 @@ std::string BFloat16Text(ConfigTarget target) {
     case ConfigTarget::kDeepSpeed:
       return "{\n  \"bf16\": {\"enabled\": true}\n}\n";
     case ConfigTarget::kTorch:
-      return "import torch\n\n# for the forward pass; without a GradScaler\n"
-             "autocast = torch.autocast(\"cuda\", dtype=torch.bfloat16)\n";
+      return AutocastText("bfloat16", "; without a GradScaler");
     case ConfigTarget::kAccelerate:
       return "from accelerate import Accelerator\n\n"
              "accelerator = Accelerator(mixed_precision=\"bf16\")\n";
     case ConfigTarget::kTrainer:
       return "from transformers import TrainingArguments\n\n"
              "arguments = TrainingArguments(bf16=True)  # with those that you have\n";
+    case ConfigTarget::kLightning:
+      return "from lightning.pytorch import Trainer\n\n"
+             "trainer = Trainer(precision=\"bf16-mixed\")  # with the arguments that you have\n";
   }
   return "";
 }
@@ -103,6 +128,7 @@ bool IsPolicyOf(ConfigTarget target, std::string_view policy) {
     case ConfigTarget::kTorch:
     case ConfigTarget::kAccelerate:
     case ConfigTarget::kTrainer:
+    case ConfigTarget::kLightning:
       return policy == "torch";
   }
   return false;
@@ -117,6 +143,7 @@ std::string_view PolicyOf(ConfigTarget target) {
     case ConfigTarget::kTorch:
     case ConfigTarget::kAccelerate:
     case ConfigTarget::kTrainer:
+    case ConfigTarget::kLightning:
       return "torch";
   }
   return "";
@@ -134,6 +161,8 @@ std::string_view TitleOf(ConfigTarget target) {
       return "Accelerate";
     case ConfigTarget::kTrainer:
       return "Hugging Face Trainer";
+    case ConfigTarget::kLightning:
+      return "Lightning";
   }
   return "";
 }

@@ -13,14 +13,29 @@
 
 namespace dlsim::sim {
 
-enum class ConfigTarget : uint8_t { kModelZoo, kDeepSpeed, kTorch, kAccelerate, kTrainer };
+enum class ConfigTarget : uint8_t {
+  kModelZoo,
+  kDeepSpeed,
+  kTorch,
+  kAccelerate,
+  kTrainer,
+  kLightning
+};
 
 constexpr auto EnumNames(ConfigTarget) {
   return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kModelZoo, "zoo"},
                                                 {ConfigTarget::kDeepSpeed, "deepspeed"},
                                                 {ConfigTarget::kTorch, "torch"},
                                                 {ConfigTarget::kAccelerate, "accelerate"},
-                                                {ConfigTarget::kTrainer, "trainer"}});
+                                                {ConfigTarget::kTrainer, "trainer"},
+                                                {ConfigTarget::kLightning, "lightning"}});
+}
+
+// What people call them, too.
+constexpr auto EnumAliases(ConfigTarget) {
+  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kTorch, "pytorch"},
+                                                {ConfigTarget::kTrainer, "hf"},
+                                                {ConfigTarget::kTrainer, "huggingface"}});
 }
 
 // Returns what the block is, for people.

@@ -226,7 +226,8 @@ void TuneCommandOptions::Visit(OptionRows& option) {
   option.Memory(replay.step.memory_bytes);
   option.Group(kOutputGroup);
   option("--emit", emit, "STACK",
-         "Print only the configuration to paste: zoo, deepspeed, torch, accelerate or trainer");
+         "Print only the configuration to paste: zoo, deepspeed, torch, accelerate, trainer or "
+         "lightning");
   option.Output("--json", json, "Write the full result as JSON");
   option("--top", top, "Number of tensors in each list of the report");
   option("--details", details,

@@ -29,9 +29,15 @@ std::string OneOf(std::span<const std::string_view> known);
 size_t ParseChoice(const std::string& option, const std::string& text,
                    const std::vector<std::string_view>& names);
 
-// Returns the value of an enum that has this name; throws UsageError that lists them.
+// Returns the value of an enum that has this name, or this one of its EnumAliases, if it has any;
+// throws UsageError that lists the names.
 template <NamedEnum E>
 E ParseNamed(const std::string& option, const std::string& text) {
+  if constexpr (requires { EnumAliases(E{}); }) {
+    for (const EnumName<E>& alias : EnumAliases(E{})) {
+      if (alias.name == text) return alias.value;
+    }
+  }
   return EnumNames(E{})[ParseChoice(option, text, NamesOf<E>())].value;
 }
 

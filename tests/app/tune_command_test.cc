@@ -141,18 +141,29 @@ INSTANTIATE_TEST_SUITE_P(Stacks, TuneEmits,
 TEST(TuneCommand, EmitsPythonForStacksThatAreSetUpInPython) {
   const Arguments tune = {"tune", kTraces + "cnn-digits", "--format", "fp16"};
   const json document = SucceedJson({tune[0], tune[1], tune[2], tune[3], "--json", "-"});
-  const std::string scaler = "(\"cuda\", init_scale=16384.0, growth_interval=2000)\n";
+  const std::string scaler = "(device, init_scale=16384.0, growth_interval=2000)\n";
   for (const auto& [stack, line] :
        {std::pair{"torch", "\nscaler = torch.amp.GradScaler" + scaler},
         std::pair{"accelerate", std::string("    kwargs_handlers=[GradScalerKwargs("
                                             "init_scale=16384.0, growth_interval=2000)],\n")},
-        std::pair{"trainer", "\ntrainer.accelerator.scaler = torch.amp.GradScaler" + scaler}}) {
+        std::pair{"trainer", "\ntrainer.accelerator.scaler = torch.amp.GradScaler" + scaler},
+        std::pair{"lightning", std::string("GradScaler(\"cuda\", init_scale=16384.0, ")}}) {
     Arguments emit = tune;
     emit.insert(emit.end(), {"--emit", stack});
     const std::string block = Succeed(emit);
     EXPECT_NE(block.find(line), block.npos) << block;
     EXPECT_EQ(document["formats"][0]["config"][stack], block);
     EXPECT_NE(Succeed(tune).find(":\n" + block), std::string::npos);
+  }
+}
+
+TEST(TuneCommand, KnowsStacksByTheNamesThatPeopleUse) {
+  const Arguments emit = {"tune", kSingle, "--format", "fp16", "--emit"};
+  for (const auto& [alias, name] : {std::pair{"pytorch", "torch"}, std::pair{"hf", "trainer"}}) {
+    Arguments by_alias = emit, by_name = emit;
+    by_alias.emplace_back(alias);
+    by_name.emplace_back(name);
+    EXPECT_EQ(Succeed(by_alias), Succeed(by_name));
   }
 }
 

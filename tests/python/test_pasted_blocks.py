@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,16 +34,28 @@ def _accelerate() -> Iterator[None]:
 
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="an older PyTorch")
 def test_torch_makes_the_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
-    scaler = paste("torch", "fp16")["scaler"]
-    assert isinstance(scaler, torch.amp.GradScaler)
+    model = torch.nn.Linear(2, 1)
+    pasted = paste("torch", "fp16", model=model)
+    scaler = pasted["scaler"]
+    assert isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled()
     assert (scaler.get_scale(), scaler.get_growth_interval()) == (SCALE, INTERVAL)
+    for _ in range(2):
+        with pasted["autocast"]:
+            assert model(torch.ones(1, 2)).dtype == torch.float16
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    monkeypatch.setattr(torch.amp.autocast_mode, "is_autocast_available", lambda _: True)
+    on_gpu = [SimpleNamespace(device=SimpleNamespace(type="cuda"))]
+    pasted = paste("torch", "fp16", model=SimpleNamespace(parameters=lambda: iter(on_gpu)))
+    assert pasted["scaler"]._device == pasted["autocast"].device == "cuda"
 
 
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="an older PyTorch")
-@pytest.mark.filterwarnings("ignore:User provided device_type:UserWarning")
 def test_torch_needs_none_in_bfloat16() -> None:
-    assert isinstance(paste("torch", "bf16")["autocast"], torch.autocast)
+    model = torch.nn.Linear(2, 1)
+    pasted = paste("torch", "bf16", model=model)
+    with pasted["autocast"]:
+        assert model(torch.ones(1, 2)).dtype == torch.bfloat16
+    assert "scaler" not in pasted
 
 
 @pytest.mark.usefixtures("_accelerate")
@@ -80,9 +93,23 @@ def test_the_trainer_trains_with_the_scaler(tmp_path: Path) -> None:
     )
     rows = [{"x": torch.ones(2)}] * 30
     trainer = transformers.Trainer(model=Model(), args=arguments, train_dataset=rows)
-    paste("trainer", "fp16", ('"cuda"', '"cpu"'), trainer=trainer)
+    paste("trainer", "fp16", trainer=trainer)
     trainer.train()
     state = trainer.accelerator.scaler.state_dict()
     assert (state["scale"], state["growth_interval"]) == (SCALE, INTERVAL)
     assert state["_growth_tracker"] == 3  # it saw each step
     assert paste("trainer", "bf16", ("bf16=True", "bf16=True, use_cpu=True"))["arguments"].bf16
+
+
+def test_lightning_trains_with_the_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning")
+    from lightning.pytorch.plugins import MixedPrecision
+
+    # Without a GPU the scaler would turn itself off.
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    pasted = paste("lightning", "fp16")
+    plugin = pasted["trainer"].precision_plugin
+    assert isinstance(plugin, MixedPrecision) and plugin.precision == "16-mixed"
+    assert plugin.scaler is pasted["scaler"]
+    assert (plugin.scaler.get_scale(), plugin.scaler.get_growth_interval()) == (SCALE, INTERVAL)
+    assert paste("lightning", "bf16")["trainer"].precision == "bf16-mixed"

@@ -268,9 +268,9 @@ def test_formats_are_as_asked_with_code_to_paste(tmp_path: Path) -> None:
     assert sorted([*places, folded]) == [places[0], folded, *places[1:]]
     assert page.count("the growth interval of 2000 was never reached") == 1
     arguments_of = "init_scale=16384.0, growth_interval=2000"
-    assert f"scaler = torch.amp.GradScaler(&quot;cuda&quot;, {arguments_of})\n" in page
+    assert f"scaler = torch.amp.GradScaler(device, {arguments_of})\n" in page
     assert f"kwargs_handlers=[GradScalerKwargs({arguments_of})],\n" in page
-    assert "dtype=torch.bfloat16" in page and "Hugging Face Trainer" in page
+    assert "dtype=torch.bfloat16" in page and "Lightning" in page
 
 
 def test_verdicts_of_one_recording_stand_once_and_others_have_a_name(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _BLOCKS = (
     ("torch", "PyTorch"),
     ("accelerate", "Accelerate"),
     ("trainer", "Hugging Face Trainer"),
+    ("lightning", "Lightning"),
 )
 _TENSORS = 8  # rows of a list of tensors
 # What a tensor lost: the first of these that the result has.
