@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <ranges>
 #include <utility>
@@ -136,11 +135,8 @@ std::vector<std::string> ChangeLines(const FormatAdvice& format, const Advice& a
   std::string text = advice.has_graph ? "No part of the model that could stay in float32 was found "
                                         "to help, short of all of it."
                                       : "";
-  if (!format.instead.empty()) {
-    std::string way = format.instead;
-    way.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(way.front())));
-    text += (text.empty() ? "" : " ") + way + ".";
-  }
+  if (!format.instead.empty())
+    text += (text.empty() ? "Instead, " : " Instead, ") + format.instead + ".";
   if (text.empty()) return {};
   return {"  " + text};
 }

@@ -253,7 +253,9 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
   if (details) text += FormatAdviceDetails(advice, options.report.top);
   if (options.by_layer) text += FormatLayerLosses(runs, options.report.top);
   text += asked;
-  if (details || !options.request.policies.empty()) {
+  const bool compares =
+      std::ranges::any_of(runs, [](const SimulationRun& run) { return !run.config.empty(); });
+  if (details || compares || !options.request.policies.empty()) {
     return text + (asked.empty() ? "\n" : "") + FormatReport(facts, runs, options.report);
   }
   return text + NextText(options);

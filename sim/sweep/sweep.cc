@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "sim/advice/change.h"
 #include "sim/replay/profile_source.h"
 #include "sim/replay/run_states.h"
 #include "sim/replay/trace_source.h"
@@ -137,7 +138,14 @@ class SweepConsumer final : public StepConsumer {
   std::vector<SweepAdvice> Verdicts(const GradientSource& source,
                                     std::span<const std::string> formats) {
     if (!windows_) return {};
-    return windows_->Verdicts(source, formats, options_.tensors);
+    std::vector<SweepAdvice> verdicts = windows_->Verdicts(source, formats, options_.tensors);
+    for (SweepAdvice& verdict : verdicts) {
+      AdviceRequest request;
+      request.conversion.rounding = verdict.rounding;
+      request.tensors = options_.tensors;
+      AddChanges(source, request, options_.replay, verdict.advice);
+    }
+    return verdicts;
   }
 
  private:

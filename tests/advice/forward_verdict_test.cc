@@ -50,7 +50,7 @@ TEST_F(ForwardVerdictTest, T5FailsInForwardInFp16) {
   const Advice advice = AdviseOnTrace();
   EXPECT_EQ(TextOf(advice),
             "fp16  fails in forward: block.0.wo reaches 66246 at step 0, the largest fp16 value is "
-            "65504. No loss scale helps.\n"
+            "65504. No loss scale helps.\n  Instead, use bf16.\n"
             "bf16  trains without loss scaling.\n"
             "cb16  trains. Safe loss scales: 2^-30 to 2^31 (all 5 steps).\n"
             "Based on gradients of parameters and activations and on the forward pass of 2 of 5 "
@@ -153,7 +153,7 @@ TEST_F(ForwardVerdictTest, AMaskIsAConstantOrDoesNotCount) {
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
   EXPECT_EQ(advice.lines[0],
             "fp16  fails in forward: scores holds the constant -1e+09 at step 0, the largest fp16 "
-            "value is 65504. No loss scale helps.");
+            "value is 65504. No loss scale helps.\n  Instead, use bf16.");
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
   EXPECT_NE(advice.lines[2].find("Values recorded as infinite, such as those of masks, do not "
                                  "count: mask."),
@@ -177,7 +177,8 @@ TEST_F(ForwardVerdictTest, AConstantThatPyTorchRefusesFails) {
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16", "cb16"}});
   EXPECT_EQ(advice.lines[0],
             "fp16  fails in forward: masked_fill in a gets -1e+12 at step 0, which PyTorch refuses "
-            "to make fp16 (RuntimeError): use torch.finfo(dtype).min. No loss scale helps.");
+            "to make fp16 (RuntimeError): use torch.finfo(dtype).min. No loss scale helps.\n"
+            "  Instead, use bf16.");
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
   EXPECT_EQ(advice.lines[2].find("cb16  trains. Safe"), 0u) << advice.lines[2];
   WriteBlock(0, {FloatTensor("a/refused_full_like.call1.act", {1e12f})});
@@ -217,9 +218,12 @@ TEST_F(ForwardVerdictTest, RowsOfMaskedScoresFail) {
   WriteBlock(0, {FloatTensor("a/add.act", {-1e9f, -1e9f, -1e9f, 2}),
                  FloatTensor("a/masked_rows.act", {-1e9f, 2, -1e9f})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(advice.lines[0],
-            "fp16  fails in forward: softmax in a gets rows of nothing but -1e+09 at step 0, which "
-            "is minus infinity in fp16 and gives NaN. No loss scale helps.");
+  EXPECT_EQ(
+      advice.lines[0],
+      "fp16  fails in forward: softmax in a gets rows of nothing but -1e+09 at step 0, which "
+      "is minus infinity in fp16 and gives NaN. No loss scale helps.\n"
+      "  Instead, mask scores with torch.finfo(scores.dtype).min, not with a constant, or use "
+      "bf16.");
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
 }
 
@@ -233,7 +237,8 @@ TEST_F(ForwardVerdictTest, DivisorsThatBecomeZeroFail) {
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
   EXPECT_EQ(advice.lines[0],
             "fp16  fails in forward: a divides by values, or takes the logarithm of some, that "
-            "become zero at step 1, the smallest fp16 value is 6e-08. No loss scale helps.");
+            "become zero at step 1, the smallest fp16 value is 6e-08. No loss scale helps.\n"
+            "  Instead, make the epsilon of that division larger, or use bf16.");
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
 }
 
@@ -298,7 +303,7 @@ TEST_F(ForwardVerdictTest, AnOutputThatVanishesAtMostStepsFails) {
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
   EXPECT_EQ(advice.lines[0],
             "fp16  fails in forward: head loses 100 % to underflow at step 1, the smallest fp16 "
-            "value is 6e-08. No loss scale helps.");
+            "value is 6e-08. No loss scale helps.\n  Instead, use bf16.");
   EXPECT_EQ(advice.formats[0].verdict, Verdict::kFailsInForward);
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
   const Json forward = JsonAdvice(advice)["formats"][0]["forward"];

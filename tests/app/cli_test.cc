@@ -45,7 +45,7 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
                 2, {"'nope'", "growth_interval", "loss_scale"});
   ExpectFailure({"replay", kSingle, "--set", "init_scale"}, 2, {"KEY=VALUE", "'init_scale'"});
   ExpectFailure({"replay", kSingle, "--set", "init_scale=2^x"}, 2,
-                {"cerebras.init_scale: not a number", "'2^x'"});
+                {"torch.init_scale: not a number", "'2^x'"});
   ExpectFailure({"replay", kSingle, "--rounding", "up"}, 2, {"--rounding", "rne, rtz", "'up'"});
   ExpectFailure({"replay", kSingle, "--finite-test", "x"}, 2, {"elementwise, global-norm", "'x'"});
   ExpectFailure({"replay", kSingle, "--check", "x"}, 2, {"--check", "grad, all"});
