@@ -112,6 +112,18 @@ class Attention(nn.Module):
         return x + self.out(self.softmax(self.mask(scores, future)) @ v)
 
 
+class Towers(nn.Module):
+    """A small network for each quantity, in the unit of that quantity."""
+
+    def __init__(self, units: tuple[float, ...]) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(reported_networks.Denormalized(8, unit) for unit in units)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns all quantities, in float32."""
+        return torch.cat([tower(x).float() for tower in self.towers], -1)
+
+
 class Denoiser(nn.Module):
     """Two convolutions with BatchNorm, whose output is multiplied by a small unit."""
 
@@ -191,14 +203,13 @@ def _towers(*units: float) -> Recipe:
         return x, y * sizes
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return ((outputs.float() - targets) ** 2).mean(0).sum()
+        return ((outputs - targets) ** 2).mean(0).sum()
 
     def error(outputs: Tensor, targets: Tensor) -> Tensor:
         return ((outputs - targets) ** 2).mean(0).div(sizes**2).mean()
 
     return Recipe(
-        lambda: reported_networks.Separate(8, len(units)),
-        data, loss, True, 0.01, 200, 64, epsilon=1e-20, error=error,
+        lambda: Towers(units), data, loss, True, 0.01, 200, 64, epsilon=1e-20, error=error
     )  # fmt: skip
 
 
@@ -218,6 +229,6 @@ RECIPES = {
     "sum_10000": _text(lambda: Squared(1.0), loss=_sum_of(1e4)),
     "denoise_0.01": _denoising(1e-2),
     "deep_300": _deep(300.0),
-    "towers_1e5_1e-4": _towers(1e5, 1e-4),
-    "towers_1_1e-6": _towers(1.0, 1e-6),
+    "towers_100_0.001": _towers(1e2, 1e-3),
+    "towers_1000_0.0001": _towers(1e3, 1e-4),
 }
