@@ -274,20 +274,6 @@ std::string FormatBounds(const FormatAdvice& format) {
   return Wrap("  " + format.format + ": " + LowText(format) + "; " + HighText(format));
 }
 
-// At how many steps each policy's scale was inside, below and above the windows.
-std::string FormatPaths(const Advice& advice) {
-  if (advice.paths.empty()) return "";
-  std::vector<TableRow> rows = {{"steps by scale", "safe", "too low", "too high", "none is safe"}};
-  for (const PathInWindows& path : advice.paths) {
-    const std::string owner = path.config.empty() ? "" : path.config + " ";
-    rows.push_back({owner + path.format + " " + path.policy, std::to_string(path.inside),
-                    std::to_string(path.below), std::to_string(path.above),
-                    std::to_string(path.none_safe)});
-  }
-  constexpr std::string_view kDispensable[] = {"none is safe"};
-  return FormatTable(rows, kDispensable);
-}
-
 }  // namespace
 
 std::string Power(int exponent) { return ScaleText(std::ldexp(1.0, exponent)); }
@@ -329,6 +315,19 @@ std::string FormatAdviceLines(const Advice& advice) {
     }
   }
   return text;
+}
+
+std::string FormatPaths(const Advice& advice) {
+  if (advice.paths.empty()) return "";
+  std::vector<TableRow> rows = {{"steps by scale", "safe", "too low", "too high", "none is safe"}};
+  for (const PathInWindows& path : advice.paths) {
+    const std::string owner = path.config.empty() ? "" : path.config + " ";
+    rows.push_back({owner + path.format + " " + path.policy, std::to_string(path.inside),
+                    std::to_string(path.below), std::to_string(path.above),
+                    std::to_string(path.none_safe)});
+  }
+  constexpr std::string_view kDispensable[] = {"none is safe"};
+  return FormatTable(rows, kDispensable);
 }
 
 std::string FormatAdviceDetails(const Advice& advice, size_t top) {

@@ -24,6 +24,10 @@ std::string LineOn(const FormatAdvice& format, const Advice& advice, size_t widt
 // The lines, as a report begins with them, each at most 80 columns wide.
 std::string FormatAdviceLines(const Advice& advice);
 
+// At how many steps each policy's scale was inside, below and above the windows, as a table; empty
+// without policies.
+std::string FormatPaths(const Advice& advice);
+
 // The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
 std::string FormatAdviceDetails(const Advice& advice, size_t top);
 

@@ -49,7 +49,7 @@ std::string Remedies(std::span<const FormatTuning> all, const FormatTuning& tuni
     if (is_safe) formats += (formats.empty() ? "" : " or ") + other.format;
   }
   return (formats.empty() ? ": use " : ": " + formats + " has one; or use ") +
-         "a scale per layer where layers differ, a smaller learning rate or clipping where steps "
+         "parts in float32 where layers differ, a smaller learning rate or clipping where steps "
          "differ";
 }
 
@@ -153,7 +153,7 @@ void NoteDoubts(std::span<const FormatTuning> all, FormatTuning& tuning) {
   if (tuning.empty_steps > 0) {
     note(fmt::format(
         "{} too much at every scale at which {} finite: a loss scale cannot help, but "
-        "another format, a scale per layer or clipping can",
+        "another format, parts in float32 or clipping can",
         Counted(tuning.empty_steps, "step") + (tuning.empty_steps == 1 ? " loses" : " lose"),
         tuning.empty_steps == 1 ? "it is" : "they are"));
   }

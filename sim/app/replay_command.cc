@@ -256,6 +256,7 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
   const bool compares =
       std::ranges::any_of(runs, [](const SimulationRun& run) { return !run.config.empty(); });
   if (details || compares || !options.request.policies.empty()) {
+    if (!details) text += "\n" + FormatPaths(advice);
     return text + (asked.empty() ? "\n" : "") + FormatReport(facts, runs, options.report);
   }
   return text + NextText(options);
