@@ -260,6 +260,8 @@ class _Runner:
                 f"model: bad device, expected the CPU, where {format.name} is emulated, got "
                 f"{device}"
             )
+        if not self._on_cuda:
+            CudaAutocast(format)  # what it refuses is no failure of a step
 
     def in_float32(self, batch: Any) -> tuple[float, float]:
         """Returns the loss and the norm of the gradients."""

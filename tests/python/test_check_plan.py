@@ -294,6 +294,12 @@ def test_what_cannot_be_compared_is_refused(change, message):
         dlsim.check_plan(given.pop("model"), given.pop("loss_of"), given.pop("batches"), **given)
 
 
+def test_a_pytorch_without_float16_on_the_cpu_is_refused(monkeypatch):
+    monkeypatch.setattr(_autocast_rules, "_can_autocast", lambda dtype: dtype == torch.bfloat16)
+    with pytest.raises(UsageError, match="format: bad format 'fp16', expected bf16"):
+        dlsim.check_plan(mlp(), loss_of, batches())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_it_is_torchs_own_autocast():
     model = Squares(600.0).cuda()
