@@ -177,15 +177,12 @@ class Search {
       change.keep_float32.push_back(unit.name);
       change.sources.push_back(unit.source);
     }
-    const ForwardGraph::Cost cost = graph_.CostOf(Names(kept_));
-    if (units.empty() || cost.share > kMostKept) return std::nullopt;
+    change.share = graph_.ShareOf(Names(kept_));
+    if (units.empty() || change.share > kMostKept) return std::nullopt;
     change.because = because_;
     change.then = then->verdict;
     change.scale = then->scale;
     change.window = then->window;
-    change.share = cost.share;
-    change.modules_kept = cost.kept;
-    change.modules = cost.modules;
     return change;
   }
 
@@ -194,7 +191,7 @@ class Search {
 
   static KeptUnits Names(const Units& units) {
     KeptUnits names;
-    for (const Unit& unit : units) names.insert(unit.name);
+    for (const Unit& unit : units) names.Add(unit.name);
     return names;
   }
 
@@ -224,6 +221,7 @@ class Search {
       for (const Unit& unit : graph_.LastUnits()) kept_.insert(unit);
       if (kept_.empty()) return false;
     }
+    KeepUnexplained();
     while (true) {
       const KeptUnits kept = Names(kept_);
       const Float32Parts parts(&graph_, kept);
@@ -247,6 +245,20 @@ class Search {
       }
     }
     return true;
+  }
+
+  // Adds what makes a culprit that the graph takes for float32 from the start, though the recorder
+  // counted it.
+  void KeepUnexplained() {
+    const KeptUnits none;
+    const Float32Parts parts(&graph_, none);
+    for (const std::string& tensor : because_) {
+      if (!parts.Has(tensor, RoleOf(tensor))) continue;
+      for (const Unit& unit : graph_.MakerOf(StemOf(tensor))) {
+        kept_.insert(unit);
+        needed_.insert(unit);
+      }
+    }
   }
 
   // What the gradients say if `kept` stays in float32.
@@ -275,8 +287,8 @@ class Search {
       Units units = kept_;
       const std::optional<FormatAdvice> found = Backward(low, first, units);
       if (!found) continue;
-      const double share = graph_.CostOf(Names(units)).share;
-      if (best && share >= graph_.CostOf(Names(kept)).share) continue;
+      const double share = graph_.ShareOf(Names(units));
+      if (best && share >= graph_.ShareOf(Names(kept))) continue;
       best = found;
       kept = units;
     }
@@ -299,7 +311,7 @@ class Search {
       for (const std::string& tensor : low ? Losing(advice) : Overflowing(advice)) {
         for (const Unit& unit : UnitsFor(OutputOf(tensor), Names(units))) units.insert(unit);
       }
-      if (units.size() == before || graph_.CostOf(Names(units)).share > kMostKept) break;
+      if (units.size() == before || graph_.ShareOf(Names(units)) > kMostKept) break;
       advice = AdviceWith(units);
       if (!Trains(advice)) continue;
       found = advice;
@@ -360,7 +372,10 @@ std::string InsteadFor(const FormatAdvice& format, const Advice& advice) {
     const std::vector<std::string> culprits = CulpritsIn(format);
     return std::ranges::any_of(culprits, is_of_kind);
   };
-  if (any(IsOfMaskedRows)) {
+  const auto masks = [](const ForwardTensor& tensor) {
+    return IsOfMaskedRows(tensor.name) && tensor.constant;
+  };
+  if (std::ranges::any_of(format.forward.tensors, masks)) {
     ways.push_back("mask scores with torch.finfo(scores.dtype).min, not with a constant");
   }
   if (any(IsOfDivisors)) ways.push_back("make the epsilon of that division larger");
@@ -392,21 +407,23 @@ Float32Parts::Float32Parts(const ForwardGraph* graph, const KeptUnits& kept)
 
 bool Float32Parts::Has(const std::string& tensor, Role role) const {
   const std::string module = ModuleOf(tensor);
-  if (role == Role::kGrad || role == Role::kValue) return ForwardGraph::IsKept(module, "", kept_);
+  if (role == Role::kGrad || role == Role::kValue) return kept_.Has(module, "");
   const std::string stem = StemOf(OutputOf(tensor));
   if (graph_ != nullptr && graph_->Has(stem)) return !narrow_.contains(stem);
   if (graph_ != nullptr) {
-    return ForwardGraph::IsKept(module, "", kept_) || graph_->KeepsInputsOf(module, kept_);
+    return kept_.Has(module, "") || graph_->KeepsInputsOf(module, kept_);
   }
   const size_t slash = stem.rfind('/');
   const std::string function = slash == stem.npos ? "" : WithoutCall(stem.substr(slash + 1));
-  return ForwardGraph::IsKept(module, function, kept_);
+  return kept_.Has(module, function);
 }
 
 std::unique_ptr<GradientSource> KeptInFloat32(std::unique_ptr<GradientSource> source,
-                                              const KeptUnits& kept) {
+                                              std::span<const std::string> names) {
   auto graph = GraphOf(*source);
-  for (const std::string& pattern : kept) {
+  KeptUnits kept;
+  for (const std::string& pattern : names) {
+    kept.Add(pattern);
     if (!graph || graph->HasUnit(pattern)) continue;
     throw UsageError("--float32", "no module or operation of the recording matches",
                      "such as " + Quoted(graph->AnyUnit()), Quoted(pattern));

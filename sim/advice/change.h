@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ class Float32Parts {
 // Returns the source as if parts of the model had been kept in float32: without the tensors that
 // then have 16 bits no more. Throws UsageError for a name of which the recording has no operation.
 std::unique_ptr<GradientSource> KeptInFloat32(std::unique_ptr<GradientSource> source,
-                                              const KeptUnits& kept);
+                                              std::span<const std::string> names);
 
 // Fills in FormatAdvice::change and ::instead of formats that fail or are at risk in forward under
 // autocast, and renews Advice::lines. Steps through the source again where gradients fail.

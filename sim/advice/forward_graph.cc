@@ -40,6 +40,8 @@ std::string NameOfModule(const std::string& module) {
 }
 
 bool Matches(const std::string& pattern, const std::string& name) {
+  // A glob of modules is none of the operations in them.
+  if ((pattern.find('/') == pattern.npos) != (name.find('/') == name.npos)) return false;
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
@@ -89,27 +91,25 @@ std::optional<ForwardGraph> ForwardGraph::Parse(std::string_view text) {
   return graph;
 }
 
-bool ForwardGraph::IsKept(std::string_view module, std::string_view function,
-                          const KeptUnits& kept) {
-  const std::string unit =
-      NameOfModule(std::string(module)) + "/" + std::string(function.empty() ? "-" : function);
-  for (const std::string& pattern : kept) {
-    if (pattern.find('/') != pattern.npos) {
-      if (Matches(pattern, unit)) return true;
-      continue;
-    }
-    // The module, or one that holds it.
-    for (std::string_view one = module; !one.empty();
-         one = one.substr(0, one.rfind('.') == one.npos ? 0 : one.rfind('.'))) {
-      if (Matches(pattern, std::string(one))) return true;
-    }
-    if (pattern == kRoot) return true;
-  }
-  return false;
+void KeptUnits::Add(const std::string& name) {
+  names_.insert(name);
+  if (name.find_first_of("*?[") != name.npos) globs_.push_back(name);
 }
 
-bool ForwardGraph::IsKept(const Node& node, const KeptUnits& kept) const {
-  return IsKept(node.module, node.function, kept);
+bool KeptUnits::Has(std::string_view module, std::string_view function) const {
+  const std::string unit = NameOfModule(std::string(module)) + "/" + std::string(function);
+  if (names_.contains(unit) || names_.contains(kRoot)) return true;
+  const auto matches = [&](const std::string& name) {
+    return std::ranges::any_of(globs_,
+                               [&](const std::string& glob) { return Matches(glob, name); });
+  };
+  if (!globs_.empty() && matches(unit)) return true;
+  for (size_t end = module.size(); end != 0 && end != module.npos;
+       end = module.rfind('.', end - 1)) {
+    const std::string_view one = module.substr(0, end);
+    if (names_.contains(one) || (!globs_.empty() && matches(std::string(one)))) return true;
+  }
+  return false;
 }
 
 ForwardGraph::Types ForwardGraph::TypesWith(const KeptUnits& kept) const {
@@ -150,7 +150,9 @@ const ForwardGraph::Node* ForwardGraph::Find(const std::string& name) const {
 }
 
 bool ForwardGraph::HasUnit(const std::string& pattern) const {
-  return std::ranges::any_of(nodes_, [&](const Node& node) { return IsKept(node, {pattern}); });
+  KeptUnits kept;
+  kept.Add(pattern);
+  return std::ranges::any_of(nodes_, [&](const Node& node) { return IsKept(node, kept); });
 }
 
 std::string ForwardGraph::AnyUnit() const {
@@ -231,6 +233,11 @@ std::vector<Unit> ForwardGraph::UnitsFor(const std::string& name, const KeptUnit
   return units;
 }
 
+std::vector<Unit> ForwardGraph::MakerOf(const std::string& name) const {
+  const Node* const found = Find(name);
+  return found == nullptr ? std::vector<Unit>() : std::vector{UnitOf(*found)};
+}
+
 std::vector<Unit> ForwardGraph::UnitsOfModule(const std::string& module) const {
   const std::string own = module == kRoot ? "" : module;
   if (!own.empty() && !HasParts(own)) {
@@ -263,10 +270,12 @@ bool ForwardGraph::KeepsInputsOf(const std::string& module, const KeptUnits& kep
 }
 
 std::vector<Unit> ForwardGraph::Simplified(const std::vector<Unit>& units) const {
-  std::map<std::string, std::string> sources;  // by name
-  for (const Unit& unit : units) sources.emplace(unit.name, unit.source);
-  KeptUnits kept;
-  for (const auto& [name, source] : sources) kept.insert(name);
+  std::map<std::string, std::string> kept;  // sources by name
+  KeptUnits all;
+  for (const Unit& unit : units) {
+    kept.emplace(unit.name, unit.source);
+    all.Add(unit.name);
+  }
   // A module all of whose products are kept, of several that are, stands for them: the outermost.
   std::set<std::string> modules;
   for (const Node& node : nodes_) {
@@ -280,36 +289,27 @@ std::vector<Unit> ForwardGraph::Simplified(const std::vector<Unit>& units) const
     for (const Node& node : nodes_) {
       if (!node.rounds || (node.module != module && !IsInside(node.module, module))) continue;
       ++parts;
-      open += !IsKept(node, kept);
+      open += !IsKept(node, all);
     }
-    const auto is_part = [&](const std::string& name) {
-      return IsInside(name, module) || name.starts_with(module + "/");
+    const auto is_part = [&](const auto& unit) {
+      return IsInside(unit.first, module) || unit.first.starts_with(module + "/");
     };
     if (parts < 2 || open > 0 || std::ranges::none_of(kept, is_part)) continue;
     std::erase_if(kept, is_part);
-    kept.insert(module);
-    sources.emplace(module, "");
+    kept.emplace(module, "");
   }
   std::vector<Unit> simple;
-  for (const std::string& name : kept) simple.push_back({name, sources[name]});
+  for (const auto& [name, source] : kept) simple.push_back({name, source});
   return simple;
 }
 
-ForwardGraph::Cost ForwardGraph::CostOf(const KeptUnits& kept) const {
+double ForwardGraph::ShareOf(const KeptUnits& kept) const {
   double all = 0, of_kept = 0;
-  std::map<std::string, bool> modules;  // that have products, and whether some are kept
   for (const Node& node : nodes_) {
-    if (node.products == 0) continue;
-    const bool is_kept = IsKept(node, kept);
     all += node.products;
-    of_kept += is_kept ? node.products : 0;
-    modules[node.module] |= is_kept;
+    if (node.products > 0 && IsKept(node, kept)) of_kept += node.products;
   }
-  Cost cost;
-  cost.share = all > 0 ? of_kept / all : 0;
-  cost.modules = modules.size();
-  cost.kept = static_cast<size_t>(std::ranges::count(std::views::values(modules), true));
-  return cost;
+  return all > 0 ? of_kept / all : 0;
 }
 
 }  // namespace dlsim::sim

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,7 +23,17 @@ struct Unit {
 };
 
 // What is kept in float32: names or globs (fnmatch) of units. A module's parts are kept with it.
-using KeptUnits = std::set<std::string>;
+class KeptUnits {
+ public:
+  void Add(const std::string& name);
+
+  // Whether a module, or one that holds it, is kept, or the function that its own forward calls.
+  bool Has(std::string_view module, std::string_view function) const;
+
+ private:
+  std::set<std::string, std::less<>> names_;
+  std::vector<std::string> globs_;
+};
 
 // Whether a tensor, as the recorder derives it, is right only if all that it was computed of in the
 // same forward has 32 bits: rounding has changed it before.
@@ -49,6 +60,9 @@ class ForwardGraph {
   // empty if nothing helps: its values came in 16 bits.
   std::vector<Unit> UnitsFor(const std::string& name, const KeptUnits& kept) const;
 
+  // Returns the unit that makes a tensor, whatever its type; nothing if the graph lacks it.
+  std::vector<Unit> MakerOf(const std::string& name) const;
+
   // Returns the unit of a module, or nothing if no operation of it has run: all of it if no module
   // in it has run, else what its own forward rounds.
   std::vector<Unit> UnitsOfModule(const std::string& module) const;
@@ -63,16 +77,8 @@ class ForwardGraph {
   // Returns the same parts under fewer names: a module in place of all its units.
   std::vector<Unit> Simplified(const std::vector<Unit>& units) const;
 
-  // The share of the multiplications of the forward pass that are kept; modules that have some, and
-  // how many of these are wholly or partly kept.
-  struct Cost {
-    double share = 0;
-    size_t kept = 0, modules = 0;
-  };
-  Cost CostOf(const KeptUnits& kept) const;
-
-  // Returns whether a module and all in it, or an operation's function, is kept.
-  static bool IsKept(std::string_view module, std::string_view function, const KeptUnits& kept);
+  // Returns the share of the multiplications of the forward pass that are kept.
+  double ShareOf(const KeptUnits& kept) const;
 
  private:
   struct Node {
@@ -89,7 +95,9 @@ class ForwardGraph {
     std::vector<bool> narrow, copied;  // by node
   };
 
-  bool IsKept(const Node& node, const KeptUnits& kept) const;
+  static bool IsKept(const Node& node, const KeptUnits& kept) {
+    return kept.Has(node.module, node.function);
+  }
   Types TypesWith(const KeptUnits& kept) const;
   const Node* Find(const std::string& name) const;
   bool HasParts(const std::string& module) const;

@@ -99,7 +99,7 @@ void VisitFloat32(OptionRows& option, std::vector<std::string>& names) {
 
 void KeepInFloat32(const std::vector<std::string>& names, GradientInput& input) {
   if (names.empty()) return;
-  input.source = KeptInFloat32(std::move(input.source), {names.begin(), names.end()});
+  input.source = KeptInFloat32(std::move(input.source), names);
 }
 
 bool AreProfiles(const std::vector<std::string>& paths) {

@@ -113,10 +113,9 @@ struct Change {
   std::vector<std::string> keep_float32, sources;
   std::vector<std::string> because;  // the tensors that 16 bits cannot hold
   Verdict then = Verdict::kAsIs;
-  std::optional<SafeScales> window;      // of loss scales
-  std::optional<double> scale;           // to use
-  double share = 0;                      // of the multiplications of the forward pass that are kept
-  size_t modules_kept = 0, modules = 0;  // that multiply
+  std::optional<SafeScales> window;  // of loss scales
+  std::optional<double> scale;       // to use
+  double share = 0;                  // of the multiplications of the forward pass that are kept
 };
 
 struct FormatAdvice {

@@ -81,7 +81,10 @@ class Graph:
             return
         kind = "f" if as_first else {True: "n", False: "w", None: "p"}[policy]
         kind = "i" if operator.in_place else kind
-        inputs = [self._place(one, narrow) for one in given if one.is_floating_point()]
+        floats = [one for one in given if one.is_floating_point()]
+        # Tensors without dimensions decide on a type only among themselves.
+        deciding = floats if rounds else [one for one in floats if one.dim() > 0] or floats
+        inputs = [self._place(one, narrow) for one in deciding]
         products = _products(operator.operation, given, results) if rounds else 0
         self._add(kind.upper() if rounds else kind, inputs, results, products)
 
