@@ -59,7 +59,7 @@ std::string AutocastText(std::string_view dtype, std::string_view comment) {
   return fmt::format(
       "import torch\n\n"
       "device = next(model.parameters()).device.type\n"
-      "# judged with the lists of CUDA's autocast; the CPU's keep other operations in float32\n"
+      "# judged by the lists of CUDA's autocast; those of the CPU differ\n"
       "autocast = torch.autocast(device, dtype=torch.{})  # for the forward pass{}\n",
       dtype, comment);
 }

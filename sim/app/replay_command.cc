@@ -225,7 +225,7 @@ std::vector<SimulationRun> RunsWithoutGradients(const std::vector<std::string>& 
 // The picture of the first format that trains with a loss scale; empty if none does.
 std::string Picture(const Advice& advice, const std::vector<SimulationRun>& runs, size_t height) {
   const auto drawn = std::ranges::find_if(advice.formats, [](const FormatAdvice& format) {
-    return Trains(format) && format.window && !HasRangeOfFloat32(ParseFormat(format.format).format);
+    return Trains(format) && !HasRangeOfFloat32(ParseFormat(format.format).format);
   });
   return drawn == advice.formats.end() ? "" : "\n" + PictureOf(*drawn, runs, height);
 }

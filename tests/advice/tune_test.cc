@@ -213,6 +213,7 @@ TEST(TuneProfile, RecommendsWhatTheTraceDoes) {
   const ProfiledTrace profile(trace, DefaultEdges());
   TuneRequest request;
   request.formats = {"fp16", "cb16"};
+  request.policy = "cerebras-2.10";
   const TuneResult got = Tune(profile, request, AdviseOn(profile, request), {});
   const TuneResult expected = TuneTrace(trace, request.formats);
   EXPECT_TRUE(got.estimated);
