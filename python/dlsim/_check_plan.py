@@ -23,6 +23,9 @@ from .emulation._autocast_rules import CudaAutocast
 
 __all__ = ["CheckedStep", "PlanCheck", "check_plan"]
 
+# Whose types lack much in PyTorch 1.13.
+_torch: Any = torch
+
 LossOf = Callable[[Any, Any], torch.Tensor]
 
 BAD_SHARE = 0.2  # of the steps that may be not finite
@@ -36,7 +39,7 @@ _MISSING = "not implemented for"  # PyTorch's words where a CPU has no kernel fo
 
 @dataclass(frozen=True)
 class CheckedStep:
-    """A step in a format beside the same step in float32.
+    """A step in a format, and the same step in float32.
 
     `gradient_norm` is that of all gradients together, divided by the loss `scale`; NaN if backward
     did not run. `error` is the first line of what the step raised, or empty.
@@ -280,7 +283,7 @@ class _Runner:
 
     def _in_format(self, batch: Any, scale: float) -> tuple[float, float]:
         if self._on_cuda:
-            autocast = torch.autocast("cuda", dtype=_CUDA_TYPES[self._format.name])
+            autocast = _torch.autocast("cuda", dtype=_CUDA_TYPES[self._format.name])
             return self._run(batch, scale, autocast)
         state = _random_state()
         try:
@@ -305,7 +308,8 @@ class _Runner:
                 raise UsageError(f"loss_of: bad loss, expected a tensor of one number, got {kind}")
             value = float(loss.detach())
             if math.isfinite(value):
-                (loss.float() * scale).sum().backward()
+                scaled: Any = (loss.float() * scale).sum()
+                scaled.backward()
         if not math.isfinite(value):
             return value, math.nan
         squares = [_energy(one.grad) / scale**2 for one in parameters if one.grad is not None]
@@ -360,7 +364,9 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
     saved = [(one, one.detach().clone()) for one in [*parameters, *model.buffers()]]
     gradients = [one.grad for one in parameters]
     modes = [(one, one.training) for one in model.modules()]
-    hooks = [(one, getattr(one, "_post_accumulate_grad_hooks", None)) for one in parameters]
+    hooks: list[Any] = [
+        (one, getattr(one, "_post_accumulate_grad_hooks", None)) for one in parameters
+    ]
     state, uncompiled = _random_state(), Uncompiled()
 
     def restore() -> None:
@@ -393,7 +399,7 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
 
 
 def _random_state() -> list[Any]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.get_rng_state_all() if _torch.cuda.is_initialized() else []
     numpy = sys.modules.get("numpy")
     return [
         torch.get_rng_state(),

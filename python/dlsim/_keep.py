@@ -18,6 +18,10 @@ from ._errors import UsageError
 from ._text import some_of
 from .recorder._autocast import operation_of
 
+# Whose types lack the function and the class in PyTorch 1.13.
+_torch: Any = torch
+_Mode: Any = TorchFunctionMode
+
 _LOG = logging.getLogger("dlsim.keep_float32")
 _ROOT = "(root)"  # what recordings call the model itself
 _CALL = re.compile(r"\.call\d+$")  # a module's or an operation's further calls in a step
@@ -142,7 +146,7 @@ class _OwnOperations:
             _LOG.warning("%s itself has called no %s", self.name, some_of(missing))
 
 
-class _Float32Mode(TorchFunctionMode):  # type: ignore[misc]
+class _Float32Mode(_Mode):  # type: ignore[misc]
     """Calls those of torch's functions in float32 that a module's own forward is to keep."""
 
     def __init__(self, own: _OwnOperations) -> None:
@@ -190,7 +194,7 @@ def _call(module: torch.nn.Module, forward: Any, *args: Any, **kwargs: Any) -> A
 def _no_autocast(values: Any) -> Any:
     """Returns a context in which autocast is off on the device that the first tensor lies on."""
     first = next(_tensors(values), None)
-    return torch.autocast("cpu" if first is None else first.device.type, enabled=False)
+    return _torch.autocast("cpu" if first is None else first.device.type, enabled=False)
 
 
 def _cast(value: Any) -> Any:

@@ -24,6 +24,11 @@ from ..recorder._autocast import as_first, operation_of, policy_of, promotes
 from . import rounding_of
 from ._rounding import Rounding, Tensor, torch
 
+# Whose types lack much of what is used here in PyTorch 1.13.
+_torch: Any = torch
+_Mode: Any = TorchDispatchMode
+_Base: Any = torch.Tensor
+
 Cast = Callable[[Tensor], Tensor]
 
 _TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -59,7 +64,7 @@ class CudaAutocast:
         self._kernels: Any = None
 
     def __enter__(self) -> CudaAutocast:
-        self._kernels = torch.library.Library("aten", "IMPL")
+        self._kernels = _torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verrid")  # that is the purpose
             for operator, make in _operators():
@@ -80,7 +85,7 @@ class CudaAutocast:
     def forward(self) -> Iterator[None]:
         """Within it, operations run as CUDA's autocast runs them."""
         try:
-            with torch.autocast("cpu", dtype=self.dtype):
+            with _torch.autocast("cpu", dtype=self.dtype):
                 yield
         finally:
             self._casts.clear()
@@ -90,7 +95,8 @@ class CudaAutocast:
         if not _eligible(tensor) or tensor.dtype == self.dtype:
             return tensor
         if not (tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()):
-            return tensor.to(self.dtype)
+            narrow: Tensor = tensor.to(self.dtype)
+            return narrow
         if id(tensor) not in self._casts:
             self._casts[id(tensor)] = tensor, tensor.to(self.dtype)
         return self._casts[id(tensor)][1]
@@ -102,14 +108,14 @@ def _can_autocast(dtype: torch.dtype) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with torch.autocast("cpu", dtype=dtype):
-                return torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype == dtype
+            with _torch.autocast("cpu", dtype=dtype):
+                return bool(torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype == dtype)
         except RuntimeError:
             return False
 
 
 def _eligible(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.is_cpu
+    return bool(tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.is_cpu)
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -138,10 +144,10 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _without_rules() -> Any:
     """Returns a context in which no operation is autocast, for what a kernel calls."""
-    key = getattr(torch._C.DispatchKey, "AutocastCPU", None)
+    key = getattr(_torch._C.DispatchKey, "AutocastCPU", None)
     if key is None:  # PyTorch 1.13
-        return torch.autocast("cpu", enabled=False)
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+        return _torch.autocast("cpu", enabled=False)
+    return _torch._C._ExcludeDispatchKeyGuard(_torch._C.DispatchKeySet(key))
 
 
 # -- kernels -----------------------------------------------------------------------------------
@@ -188,19 +194,19 @@ def _banned(_rules: CudaAutocast, _operator: Any) -> Any:
 def _operators() -> tuple[tuple[Any, Any], ...]:
     """Returns the operators that autocast has rules for, with what makes their kernels."""
     found = []
-    for schema in torch._C._jit_get_all_schemas():
+    for schema in _torch._C._jit_get_all_schemas():
         space, _, name = schema.name.partition("::")
         hidden = name.endswith(("_", "_backward")) or "out" in schema.overload_name
-        if space != "aten" or hidden or not hasattr(torch.ops.aten, name):
+        if space != "aten" or hidden or not hasattr(_torch.ops.aten, name):
             continue
         operation = operation_of(name)
         policy = policy_of(operation)
-        make = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
+        make: Any = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
         if name == _BANNED:
             make = _banned
         elif policy is None and not promotes(operation):
             continue
-        packet = getattr(torch.ops.aten, name)
+        packet = getattr(_torch.ops.aten, name)
         operator = getattr(packet, schema.overload_name or "default", None)
         if operator is not None:
             found.append((operator, make))
@@ -210,7 +216,7 @@ def _operators() -> tuple[tuple[Any, Any], ...]:
 # -- formats that PyTorch has no type for --------------------------------------------------------
 
 
-class _Carrier(torch.Tensor):
+class _Carrier(_Base):  # type: ignore[misc]
     """A tensor of a 16-bit type whose values, of another format, are in `values` in float32."""
 
     values: Tensor
@@ -234,7 +240,7 @@ class _Carrier(torch.Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"_Carrier({self.values!r})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = _torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -243,7 +249,7 @@ class _Carrier(torch.Tensor):
         return mode.call(func, args, kwargs or {})
 
 
-class _Carried(TorchDispatchMode):  # type: ignore[misc]
+class _Carried(_Mode):  # type: ignore[misc]
     """Runs operators on the values of carriers, and rounds what would have 16 bits."""
 
     def __init__(self, rounding: Rounding, dtype: torch.dtype, *, refuses: bool) -> None:

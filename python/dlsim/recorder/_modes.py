@@ -137,7 +137,8 @@ def is_transformed() -> bool:
     """Returns whether a transformation of torch.func runs, whose tensors have no memory."""
     import torch
 
-    functorch: Any = getattr(torch._C, "_functorch", None)
+    module: Any = torch  # which does not export all that it has in PyTorch 1.13
+    functorch: Any = getattr(module._C, "_functorch", None)
     stack = getattr(functorch, "peek_interpreter_stack", None)  # since PyTorch 2.0
     return stack is not None and stack() is not None
 

@@ -134,8 +134,9 @@ class StepOrder:
 
     def _use(self, names: Collection[str], scaler: Any = None) -> None:
         """Notes that an optimizer has used the gradients of these parameters, or skipped them."""
-        if self._changes.name in names:  # of the step before, which was recorded
-            gradient = self._parameters[self._changes.name].grad
+        name = self._changes.name
+        if name is not None and name in names:  # of the step before, which was recorded
+            gradient = self._parameters[name].grad
             try:
                 self._changes.used(gradient, None if scaler is None else scale_of(None, scaler))
             except Error as error:
