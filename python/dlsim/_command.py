@@ -28,12 +28,54 @@ _WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 # Exit codes, as in docs/commands.md; 128 + the signal's number is the shell's.
 _USAGE, _INPUT, _INTERNAL, _INTERRUPTED = 2, 3, 70, 130
 
+# What ends a process unless it is handled; Python handles SIGINT by itself.
+_ENDING = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGXCPU")
 
-def _run(name: str, arguments: Sequence[str]) -> int:
-    """Runs a command written in Python; an error of the user or the input is one line."""
+
+class _Ended(BaseException):
+    """A signal ends the command: like KeyboardInterrupt, so that no file is left on the way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _handle_signals() -> None:
     import signal
 
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it: `dlsim ... | head` is quiet
+    def end(number: int, _: object) -> None:
+        for each in handled:  # a second one would end what removes the files
+            signal.signal(each, signal.SIG_IGN)
+        raise _Ended(number)
+
+    # Python ignores SIGPIPE; nohup has SIGHUP ignored, which stays.
+    numbers = [signal.Signals[name] for name in _ENDING]
+    handled = [
+        number
+        for number in numbers
+        if number == signal.SIGPIPE or signal.getsignal(number) == signal.SIG_DFL
+    ]
+    for number in handled:
+        signal.signal(number, end)
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    """Runs a command written in Python; a signal ends it as it ends one written in C++."""
+    import signal
+
+    try:
+        _handle_signals()
+        return _run_handled(name, arguments)
+    except _Ended as ended:
+        number = ended.number
+    # Only now have all frames gone, and what they had to close with them.
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    return 128 + number
+
+
+def _run_handled(name: str, arguments: Sequence[str]) -> int:
+    """Runs a command written in Python; an error of the user or the input is one line."""
     try:
         main: Callable[[Sequence[str]], int] = import_module(_PYTHON_COMMANDS[name]).main
         code = main(arguments)

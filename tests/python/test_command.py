@@ -119,6 +119,25 @@ def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: signal.Signals
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE])
+def test_a_signal_ends_a_command_in_python_without_a_trace(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    dlsim.replay(TRACE).save(tmp_path / "result.json")
+    code = (
+        "import os, sys; from dlsim._command import main\n"
+        "def replace(temporary, final):\n"
+        "    print(os.path.getsize(temporary), file=sys.stderr, flush=True)\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "os.replace = replace; main()"
+    )
+    command = [sys.executable, "-c", code, "report", "result.json", "--no-trace", "-o", "o.html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert int(done.stderr) > 0  # it was written, and nothing else was said
+    assert done.returncode == -number
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
 @pytest.mark.parametrize("chosen", ["", "KMP_BLOCKTIME", "GOMP_SPINCOUNT"])
 def test_threads_sleep_while_they_wait_unless_the_user_says_how(chosen: str) -> None:
     code = (

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from .._errors import InputError, UsageError
 from .._files import replacing, require_no_input
@@ -210,14 +208,8 @@ def _bless(options: argparse.Namespace) -> int:
     return 0
 
 
-def _end(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code; errors are raised."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # end what runs, and leave nothing behind
-        signal.signal(number, _end)
     given = list(arguments)
     if "--filter" in given[:-1]:  # argparse takes a pattern that begins with "-" for an option
         at = given.index("--filter")
