@@ -169,7 +169,10 @@ UpdateReplay Replayed(const ProbeReader& probe, const UpdatesOptions& options,
   for (size_t i = 0; i < probe.step_count(); ++i) {
     replay.Take(probe.ReadStep(i));
     const std::optional<ProbeValues> recorded = probe.ReadValues(i + 1);
-    if (recorded && as_trained) study.distance = replay.DistanceFrom(*recorded);
+    if (recorded && as_trained) {
+      study.distance = replay.DistanceFrom(*recorded);
+      study.compared = i + 1;
+    }
     if (recorded) replay.Renew(*recorded);
     progress.Update(i + 1);
   }

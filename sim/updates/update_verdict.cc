@@ -189,9 +189,9 @@ std::vector<std::string> CoverageSentences(const UpdateStudy& study) {
       "Gradients are as recorded; in training, weights that drift would get different ones."};
   if (study.distance && *study.distance <= kFollowedDistance) {
     sentences.push_back(
-        fmt::format("Check: the float32 replay reproduces the recorded weights to within {:.2g} of "
-                    "the distance that they moved.",
-                    *study.distance));
+        fmt::format("Check: after {} of {} updates, the float32 replay reproduces the recorded "
+                    "weights to within {:.2g} of the distance that they moved.",
+                    study.compared, study.steps, *study.distance));
   }
   if (study.cut_bytes > 0) {
     sentences.push_back(

@@ -39,6 +39,7 @@ struct UpdateStudy {
   std::vector<RunOutcome> runs;         // the one that was asked for first
   size_t asked = 1;                     // how many of them the sentences are about
   std::optional<double> distance;       // of the float32 run from the last recorded values
+  size_t compared = 0;                  // after how many updates these were recorded
   std::vector<std::string> limits;      // notes on what makes the replay less certain, each once
 };
 

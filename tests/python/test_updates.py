@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dlsim
+from dlsim._core import run_command
 
 torch = pytest.importorskip("torch", minversion="2.4")  # older ones compute in another order
 
@@ -241,6 +242,8 @@ def test_adam_of_deepspeed_is_what_its_settings_say(
     result = dlsim.updates(tmp_path / "a.dlprobe", weights="bf16")
     assert result.data["probe"]["distance_from_recorded"] < 1e-4
     assert result.data["runs"][0]["kernel"] == "fused"
+    _, text, _, _ = run_command([b"updates", bytes(tmp_path / "a.dlprobe")])
+    assert "\nCheck: after 100 of 101 updates, the float32 replay reproduces the recorded" in text
 
 
 class SGD(torch.optim.Optimizer):

@@ -107,8 +107,8 @@ def _facts(result: ShownResult) -> str:
     text += f" of {of} (steps {first} to {last})" if of else f" (steps {first} to {last})"
     distance = number(probe.get("distance_from_recorded"))
     if distance is not None:
-        text += f"; the float32 replay ends {format_number(distance, 2)} of its way from the "
-        text += "recorded weights"
+        text += f"; the float32 replay was {format_number(distance, 2)} of its way from the "
+        text += "weights when these were last recorded"
     return f'<p class="facts-line">{escape(text)}</p>'
 
 
