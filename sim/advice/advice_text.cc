@@ -355,7 +355,7 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
                          Percent(tensor.larger().worst),
                          fmt::format("{}..{}", *tensor.first_step, *tensor.last_step)});
     }
-    text += FormatTable(tensors);
+    text += FormatTable(tensors) + MoreRows(tensors.size() - 1, format.at_risk.size());
   }
   std::string noise;
   for (const std::string& name : advice.formats.front().noise_tensors) {

@@ -120,15 +120,17 @@ std::vector<std::string> RisksOf(const FormatAdvice& format) {
 std::string OverflowTable(const FormatAdvice& format, size_t top) {
   std::vector<TableRow> rows = {
       {format.format + ": overflows in forward", "first step", "there", "largest", "a constant"}};
+  size_t all = 0;
   for (const ForwardVerdict* verdict : {&format.forward, &format.values}) {
     for (const ForwardTensor* tensor : verdict->Overflowing()) {
-      if (rows.size() > top) break;
+      ++all;
+      if (rows.size() > top) continue;
       rows.push_back({Printable(tensor->name), std::to_string(*tensor->overflow_step),
                       fmt::format("{:g}", tensor->overflow_absmax),
                       fmt::format("{:g}", tensor->absmax), tensor->constant ? "yes" : "no"});
     }
   }
-  return rows.size() == 1 ? "" : FormatTable(rows);
+  return rows.size() == 1 ? "" : FormatTable(rows) + MoreRows(rows.size() - 1, all);
 }
 
 void AddRow(const std::string& format, std::string_view what, const ForwardVerdict& verdict,

@@ -61,4 +61,8 @@ std::string FormatTable(const std::vector<TableRow>& rows,
   return removed.empty() ? text : text + "  in a wider terminal: " + removed + "\n";
 }
 
+std::string MoreRows(size_t shown, size_t all) {
+  return shown < all ? fmt::format("  and {} more: --top {}\n", all - shown, all) : "";
+}
+
 }  // namespace dlsim::sim

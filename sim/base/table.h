@@ -22,4 +22,7 @@ std::string FormatTable(const std::vector<TableRow>& rows,
                         std::span<const std::string_view> dispensable = {},
                         size_t columns = OutputColumns());
 
+// Returns the line below a list that was cut to `shown` of `all` rows; empty if it was not.
+std::string MoreRows(size_t shown, size_t all);
+
 }  // namespace dlsim::sim

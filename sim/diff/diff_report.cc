@@ -202,11 +202,7 @@ std::string TensorTable(const Diff& diff, size_t top) {
          elements ? CosineText(*tensor.cosine.low) : Number(*tensor.histogram_distance.high),
          RatioText(tensor.norm_ratio), fmt::format("{}/{}", tensor.steps_beyond, tensor.steps)});
   }
-  std::string text = FittingTable(std::move(rows));
-  if (shown < order.size()) {
-    text += fmt::format("  ... and {} more (--top)\n", order.size() - shown);
-  }
-  return text + "\n" +
+  return FittingTable(std::move(rows)) + MoreRows(shown, order.size()) + "\n" +
          Wrap(std::string("  differs: the largest difference, at that step; ") +
               (elements ? "cosine: the smallest; "
                         : "binades: the largest distance of histograms; ") +

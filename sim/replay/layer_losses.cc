@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/replay/layer_losses.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string_view>
 #include <tuple>
@@ -57,10 +55,7 @@ std::string FormatLayerLosses(std::span<const SimulationRun> runs, size_t top) {
     const size_t shown = std::min(top, layers.size());
     for (size_t i = 0; i < shown; ++i) rows.push_back(RowOfLayer(layers[i]));
     constexpr std::string_view kDispensable[] = {"first at step", "mean harm"};
-    text += "\n" + FormatTable(rows, kDispensable);
-    if (shown < layers.size()) {
-      text += fmt::format("  and {}: --top\n", Counted(layers.size() - shown, "more layer"));
-    }
+    text += "\n" + FormatTable(rows, kDispensable) + MoreRows(shown, layers.size());
   }
   return text;
 }

@@ -181,7 +181,7 @@ std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t to
                        Percent(tensor.harm.worst), Percent(tensor.channel_harm.mean()),
                        std::to_string(tensor.clipped_steps)});
     }
-    if (worst.size() > 1) text += FormatTable(worst);
+    if (worst.size() > 1) text += FormatTable(worst) + MoreRows(worst.size() - 1, tensors.size());
   }
   return text;
 }

@@ -120,11 +120,7 @@ std::string FormatSummaries(std::span<const SummaryTotal> totals, size_t top) {
   for (size_t i = 0; i < shown; ++i) rows.push_back(TotalRow(*order[i]));
   constexpr std::string_view kDispensable[] = {"nonfinite", "norm", "step",
                                                "at worst",  "role", "sparsity"};
-  std::string text = FormatTable(rows, kDispensable);
-  if (shown < order.size()) {
-    text += fmt::format("  ... and {} more (--top)\n", order.size() - shown);
-  }
-  return text +
+  return FormatTable(rows, kDispensable) + MoreRows(shown, order.size()) +
          "\n  sparsity, denormal: shares of all elements; at worst, norm: largest of one recording."
          "\n  Bar: share of finite nonzero values per two exponents, @ from 1/4, each of #*+=-: "
          "from"

@@ -63,9 +63,7 @@ std::string TensorTable(const UpdateStudy& study, const RunOutcome& run, uint64_
                     StepText(tensor.harmed_since)});
   }
   constexpr std::string_view kDispensable[] = {"elements", "not finite", "2nd moment", "altered"};
-  std::string text = FormatTable(rows, kDispensable);
-  if (top < order.size()) text += fmt::format("  ... and {} more (--top)\n", order.size() - top);
-  return text;
+  return FormatTable(rows, kDispensable) + MoreRows(rows.size() - 1, order.size());
 }
 
 const RunOutcome& FirstHarmed(const UpdateStudy& study) {

@@ -221,9 +221,19 @@ TEST(CliResults, LayersAreThoseOfTheRunWorstFirst) {
     EXPECT_GE(layers[i - 1]["worst_harm"], layers[i]["worst_harm"]);
   }
   const std::string report = Succeed(replay({"--by-layer", "--top", "2"}));
-  EXPECT_NE(report.find("\n  and " + std::to_string(layers.size() - 2) + " more layers: --top"),
-            std::string::npos)
-      << report;
+  const std::string cut = "\n  and " + std::to_string(layers.size() - 2) + " more: --top " +
+                          std::to_string(layers.size()) + "\n";
+  EXPECT_NE(report.find(cut), std::string::npos) << report;
+}
+
+TEST(CliResults, ListsThatAreCutSaySo) {
+  const auto report = [](const std::string& top) {
+    return Succeed(
+        {"replay", kTraces + "t5-stream", "--format", "fp16", "--details", "--top", top});
+  };
+  const std::string cut = report("1"), whole = report("2");
+  EXPECT_NE(cut.find("\n  and 1 more: --top 2\n"), std::string::npos) << cut;
+  EXPECT_EQ(whole.find(" more: --top"), std::string::npos) << whole;
 }
 
 TEST(CliResults, JsonToAFileEqualsJsonToStandardOutput) {
