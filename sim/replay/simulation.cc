@@ -103,9 +103,9 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request) {
   for (size_t f = 0; f < request.formats.size(); ++f) {
     const std::string& format = request.formats[f];
     const std::vector<const PolicyInfo*>& policies = by_format[f];
+    const bool only = !request.policies.empty() && policies.size() == 1;
     for (const PolicyInfo* policy : policies) {
-      AddWithTwins(PrepareRun(request, format, *policy, request.policies.size() == 1),
-                   request.resume_at, runs);
+      AddWithTwins(PrepareRun(request, format, *policy, only), request.resume_at, runs);
     }
   }
   return runs;

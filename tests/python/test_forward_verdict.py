@@ -98,7 +98,7 @@ def test_a_format_fails_in_forward(tmp_path: Path, command: Any) -> None:
     assert found is not None and found.looked_at == ("grad", "act_grad", "act")
     assert found.lines[0] == (
         "fp16  fails in forward: block.0.wo reaches 66246 at step 0, the largest fp16 value is "
-        "65504. No loss scale helps."
+        "65504. No loss scale helps.\n  Instead, use bf16."
     )
     assert found.lines[1] == "bf16  trains without loss scaling."
     assert found.lines[2].startswith(
@@ -155,7 +155,8 @@ def test_the_first_figure_of_the_report_is_head_room(tmp_path: Path) -> None:
     assert fp16["forward"] == [round(math.log2(65504 / 70000), 3)]
     assert fp16["backward"] == [round(math.log2(65504 * 8), 3)]
     assert bf16["name"] == ["block.0.wo", "norm"] and bf16["backward"][1] is None
-    assert '<span class="grade bad">fails in forward</span>' in page
+    assert '<span class="grade bad">fails in forward: no loss scale helps</span>' in page
+    assert page.count('data-chart="windows"') == 1  # of bf16: no scale is safe in fp16
 
 
 def test_many_layers_show_those_with_the_least_head_room(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_a_recommendation_says_where_to_start_as_the_command_does(tmp_path: Path
     assert document["formats"][0]["verdict"] == "no scale needed"
     page = write(tmp_path, document, read_trace=False)
     assert "start a loss scaler at 2\u00b9\u2074</span>" in page
-    assert "<dt><code>min_loss_scale</code></dt><dd>2\u207b\u00b9\u2074</dd>" in page
+    assert "<dt><code>init_scale</code></dt><dd>16384 = 2\u00b9\u2074</dd>" in page
 
 
 def test_a_sweep_keeps_its_front(tmp_path: Path) -> None:

@@ -45,7 +45,10 @@ def test_demo_installs_once_and_shows_the_answer(tmp_path: Path) -> None:
     assert told.stdout.startswith("bf16  trains without loss scaling.\n")
     assert "$ dlsim replay tests/data/traces/t5-stream --format bf16\n" in told.stderr
     installing.write_text("#!/bin/sh\nexit 1\n")
-    assert run(clone / "tools/demo", "--format", "bf16", folder=tmp_path).stdout == told.stdout
+    from_afar = run(clone / "tools/demo", "--format", "bf16", folder=tmp_path)
+    # Lines break elsewhere, as the path is longer.
+    words = from_afar.stdout.replace(f"{clone}/", "").split()
+    assert " ".join(words).replace("a clone/", "") == " ".join(told.stdout.split())
 
 
 def test_the_site_names_what_it_needs(tmp_path: Path) -> None:
@@ -58,4 +61,4 @@ def test_the_site_names_what_it_needs(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("tools/build-docs: no-mkdocs, doxygen, ")
+    assert done.stderr.startswith("tools/build-docs: no-mkdocs, doxygen")
