@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim replay: a trace through formats and policies.
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -142,6 +143,19 @@ std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun>
          PlotWindows(format.windows, drawn, paths.size(), kPlotWidth, height);
 }
 
+// Whether all of it are Cerebras' dumps of activations, or folders of such.
+bool AreCerebrasDumps(const std::vector<std::string>& paths) {
+  const auto is_dump = [](const std::filesystem::path& path) {
+    return path.filename().string().starts_with("act_dumps");
+  };
+  return std::ranges::all_of(paths, [&](const std::filesystem::path& path) {
+    std::error_code unreadable;
+    if (is_dump(path)) return true;
+    const std::filesystem::directory_iterator files(path, unreadable);
+    return !unreadable && std::any_of(begin(files), end(files), is_dump);
+  });
+}
+
 // Takes the scaled formats out of those that were asked for. Where no other is left, nothing is
 // replayed through a policy, and no option asks for what comes of that.
 std::vector<NamedScaledFormat> TakeScaled(ReplayCommandOptions& options) {
@@ -279,6 +293,10 @@ int RunReplay(ReplayCommandOptions options) {
   options.replay.checked = options.rules.checked;
   options.replay.on_fatal = options.rules.on_fatal;
   options.replay.step.seed = options.conversion.seed;
+  const bool asks_for_policies = !options.request.policies.empty() || !options.config.paths.empty();
+  if (!asks_for_policies && !only_scaled && AreCerebrasDumps(options.trace.paths)) {
+    options.request.policies = {"cerebras"};
+  }
   ConfiguredRuns configured =
       only_scaled ? ConfiguredRuns() : PrepareConfiguredRuns(options.config, options.request);
   std::vector<SimulationRun> runs = std::move(configured.runs);
@@ -360,7 +378,7 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
   option(
       "--policy", request.policies, "NAME",
       "Loss-scaling policy, repeatable, or all; see dlsim scaler --list (default: torch for fp16, "
-      "cerebras for cb16, none for bf16)",
+      "cerebras for cb16 and for dumps of Cerebras, none for bf16)",
       PolicyNamesAndAll());
   option("--set", request.settings, "KEY=VALUE",
          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
