@@ -248,7 +248,7 @@ std::string Picture(const Advice& advice, const std::vector<SimulationRun>& runs
 std::string NextText(const ReplayCommandOptions& options) {
   std::string paths;
   for (const std::string& path : options.trace.paths) paths += " " + Printable(path);
-  return Wrap("Next: dlsim tune" + paths + " for what to paste; --details for the figures.");
+  return Wrap("Next: dlsim tune" + paths + ", or this with --details.");
 }
 
 // After the verdict: a picture, what the user asked for, and with --details everything.
