@@ -409,6 +409,7 @@ bool Float32Parts::Has(const std::string& tensor, Role role) const {
   const std::string module = ModuleOf(tensor);
   if (role == Role::kGrad || role == Role::kValue) return kept_.Has(module, "");
   const std::string stem = StemOf(OutputOf(tensor));
+  if (graph_ != nullptr && BitsOfRoundedLoss(tensor) != 0) return graph_->KeepsLast(kept_);
   if (graph_ != nullptr && graph_->Has(stem)) return !narrow_.contains(stem);
   if (graph_ != nullptr) {
     return kept_.Has(module, "") || graph_->KeepsInputsOf(module, kept_);

@@ -251,11 +251,21 @@ std::vector<Unit> ForwardGraph::UnitsOfModule(const std::string& module) const {
   return units;
 }
 
-std::vector<Unit> ForwardGraph::LastUnits() const {
+const ForwardGraph::Node* ForwardGraph::Last() const {
   for (size_t i = nodes_.size(); i-- > 0;) {
-    if (nodes_[i].kind == 'n' && nodes_[i].rounds) return {UnitOf(nodes_[i])};
+    if (nodes_[i].kind == 'n' && nodes_[i].rounds) return &nodes_[i];
   }
-  return {};
+  return nullptr;
+}
+
+std::vector<Unit> ForwardGraph::LastUnits() const {
+  const Node* const last = Last();
+  return last == nullptr ? std::vector<Unit>() : std::vector{UnitOf(*last)};
+}
+
+bool ForwardGraph::KeepsLast(const KeptUnits& kept) const {
+  const Node* const last = Last();
+  return last != nullptr && IsKept(*last, kept);
 }
 
 bool ForwardGraph::KeepsInputsOf(const std::string& module, const KeptUnits& kept) const {

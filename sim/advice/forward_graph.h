@@ -67,8 +67,10 @@ class ForwardGraph {
   // in it has run, else what its own forward rounds.
   std::vector<Unit> UnitsOfModule(const std::string& module) const;
 
-  // Returns those that make the last 16-bit result of all, which the loss is made of.
+  // Returns what makes the last 16-bit result of all, which the loss is made of; and whether it is
+  // kept.
   std::vector<Unit> LastUnits() const;
+  bool KeepsLast(const KeptUnits& kept) const;
 
   // Whether a module's own forward has operations that are given copies in 16 bits, all of them
   // kept.
@@ -100,6 +102,7 @@ class ForwardGraph {
   }
   Types TypesWith(const KeptUnits& kept) const;
   const Node* Find(const std::string& name) const;
+  const Node* Last() const;
   bool HasParts(const std::string& module) const;
   Unit UnitOf(const Node& node) const;
   std::vector<Unit> OwnChain(size_t place, const Types& types) const;
