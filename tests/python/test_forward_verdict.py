@@ -156,7 +156,7 @@ def test_the_first_figure_of_the_report_is_head_room(tmp_path: Path) -> None:
     assert fp16["backward"] == [round(math.log2(65504 * 8), 3)]
     assert bf16["name"] == ["block.0.wo", "norm"] and bf16["backward"][1] is None
     assert '<span class="grade bad">fails in forward: no loss scale helps</span>' in page
-    assert page.count('data-chart="windows"') == 1  # of bf16: no scale is safe in fp16
+    assert page.count('data-chart="windows" data-key=') == 1  # of bf16: no scale is safe in fp16
 
 
 def test_many_layers_show_those_with_the_least_head_room(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def test_steps_tell_of_those_that_were_refused(tmp_path: Path) -> None:
 def test_steps_tell_in_what_they_were_computed(tmp_path, forward_every, dtype, autocast) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
     x = torch.ones(4, 6)
+    if dtype == torch.float16 and not hasattr(torch.amp, "GradScaler"):
+        pytest.skip("needs PyTorch 2.3 or later")
     if not autocast:
-        if dtype == torch.float16 and not hasattr(torch.amp, "GradScaler"):
-            pytest.skip("needs PyTorch 2.3 or later")
         model, x = model.to(dtype), x.to(dtype)
     with dlsim.Recorder(model, tmp_path, forward_every=forward_every, on_error="raise") as rec:
         with torch.autocast("cpu", dtype, enabled=autocast):
