@@ -108,8 +108,8 @@ struct TensorHarm {
 
 // What to keep in float32 so that a format trains, and what follows from it for the rest.
 struct Change {
-  // As dlsim.keep_float32 takes them: modules, and operations of a module's own forward,
-  // `<module>/<function>`; for each the line of the model that calls it, empty if not known.
+  // As dlsim.keep_float32 takes them: modules, and operations of a module's own forward, such as
+  // "attn/matmul"; for each the line of the model that calls it, empty if not known.
   std::vector<std::string> keep_float32, sources;
   std::vector<std::string> because;  // the tensors that 16 bits cannot hold
   Verdict then = Verdict::kAsIs;
