@@ -22,6 +22,11 @@ inline bool Trains(const FormatAdvice& format) {
   return format.verdict == Verdict::kAsIs || format.verdict == Verdict::kWithScale;
 }
 
+// Whether it fails whatever the loss scale.
+inline bool Fails(const FormatAdvice& format) {
+  return format.verdict == Verdict::kFailsInForward || format.verdict == Verdict::kNoScaleIsSafe;
+}
+
 // Where the scale of a step lies.
 enum class PathPlace : uint8_t { kInside, kBelow, kAbove, kNoneSafe };
 PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "sim/advice/advice_text.h"
@@ -67,17 +68,19 @@ Json JsonChannels(const ChannelHarm& harm) {
   return harm.mean.steps == 0 ? Json() : JsonNumber(harm.mean.mean());
 }
 
+Json JsonWindow(const std::optional<SafeScales>& window) {
+  return window ? Json{std::ldexp(1.0, window->low), std::ldexp(1.0, window->high)} : Json();
+}
+
 Json JsonChange(const FormatAdvice& format) {
   if (!format.change) return Json();
   const Change& change = *format.change;
-  const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
   return {{"keep_float32", change.keep_float32},
           {"sources", change.sources},
           {"because", change.because},
           {"then", NameOf(change.then)},
           {"scale", change.scale ? Json(*change.scale) : Json()},
-          {"window",
-           change.window ? Json{power(change.window->low), power(change.window->high)} : Json()},
+          {"window", JsonWindow(change.window)},
           {"share", change.share},
           {"checked", false}};
 }
@@ -88,8 +91,7 @@ Json JsonFormatAdvice(const FormatAdvice& format) {
                  {"forward", JsonForward(format.forward)},
                  {"values", JsonForward(format.values)}};
   const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
-  object["window"] =
-      format.window ? Json{power(format.window->low), power(format.window->high)} : Json();
+  object["window"] = JsonWindow(format.window);
   if (format.low_range) {
     object["window_low_bracket"] = {power(format.low_range->low), power(format.low_range->high)};
   }

@@ -115,8 +115,7 @@ std::string ThenText(const Change& change) {
 
 // What to change where a format fails or is at risk in forward; empty lines are left out.
 std::vector<std::string> ChangeLines(const FormatAdvice& format, const Advice& advice) {
-  const bool fails =
-      format.verdict == Verdict::kFailsInForward || format.verdict == Verdict::kNoScaleIsSafe;
+  const bool fails = Fails(format);
   const std::string instead = format.instead.empty() ? "" : " Or " + format.instead + ".";
   if (format.change) {
     const Change& change = *format.change;

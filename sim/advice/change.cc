@@ -361,10 +361,6 @@ bool AtRiskInForward(const FormatAdvice& format) {
   return Trains(format) && (near(format.forward) || near(format.values));
 }
 
-bool Fails(const FormatAdvice& format) {
-  return format.verdict == Verdict::kFailsInForward || format.verdict == Verdict::kNoScaleIsSafe;
-}
-
 // What else than keeping parts in float32 may help.
 std::string InsteadFor(const FormatAdvice& format, const Advice& advice) {
   std::vector<std::string> ways;
