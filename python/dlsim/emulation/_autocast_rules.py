@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .._core import Format
 from .._errors import UsageError
 from ..recorder._autocast import as_first, operation_of, policy_of, promotes
+from ..recorder._tensors import tensors_in
 from . import rounding_of
 from ._rounding import Rounding, Tensor, torch
 
@@ -132,16 +133,6 @@ def _map(value: Any, cast: Cast) -> Any:
     return value
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
-
-
 def _without_rules() -> Any:
     """Returns a context in which no operation is autocast, for what a kernel calls."""
     key = getattr(_torch._C.DispatchKey, "AutocastCPU", None)
@@ -175,7 +166,7 @@ def _in_float32(_rules: CudaAutocast, operator: Any) -> Any:
 def _in_widest(_rules: CudaAutocast, operator: Any) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without_rules():
-            given = filter(_eligible, _tensors((args, kwargs)))
+            given = filter(_eligible, tensors_in((args, kwargs)))
             if any(one.dtype == torch.float32 for one in given):
                 args, kwargs = _map((args, kwargs), _wide)
             return operator(*args, **kwargs)
@@ -245,7 +236,7 @@ class _Carrier(_Base):  # type: ignore[misc]
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls an operator where no mode is active, as when a result is printed."""
-        mode = next(one.mode for one in _tensors((args, kwargs)) if isinstance(one, _Carrier))
+        mode = next(one.mode for one in tensors_in((args, kwargs)) if isinstance(one, _Carrier))
         return mode.call(func, args, kwargs or {})
 
 
@@ -268,7 +259,7 @@ class _Carried(_Mode):  # type: ignore[misc]
 
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Calls an operator."""
-        given = [one for one in _tensors((args, kwargs)) if one.is_floating_point()]
+        given = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         if kwargs.get("dtype") != self.dtype and all(one.dtype != self.dtype for one in given):
             return func(*args, **kwargs)
         if self._refuses:
@@ -280,7 +271,7 @@ class _Carried(_Mode):  # type: ignore[misc]
         result = func(*plain_args, **plain)
         for argument, one in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                for changed in _tensors(one):
+                for changed in tensors_in(one):
                     if isinstance(changed, _Carrier):
                         changed.values.copy_(self._rounding.round(changed.values))
                     elif changed.dtype == self.dtype:
