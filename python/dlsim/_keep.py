@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ._errors import UsageError
 from ._text import some_of
 from .recorder._autocast import operation_of
+from .recorder._tensors import tensors_in
 
 # Whose types lack the function and the class in PyTorch 1.13.
 _torch: Any = torch
@@ -69,7 +70,7 @@ class KeptFloat32:
             found = _matching(modules, owner)
             if slash:
                 for one in found:
-                    operations.setdefault(one, set()).add(_CALL.sub("", operation))
+                    operations.setdefault(one, set()).add(function_of(_CALL.sub("", operation)))
             else:
                 wholes |= {one: modules[one] for one in found}
         for name, module in wholes.items():
@@ -193,7 +194,7 @@ def _call(module: torch.nn.Module, forward: Any, *args: Any, **kwargs: Any) -> A
 
 def _no_autocast(values: Any) -> Any:
     """Returns a context in which autocast is off on the device that the first tensor lies on."""
-    first = next(_tensors(values), None)
+    first = next(tensors_in(values), None)
     return _torch.autocast("cpu" if first is None else first.device.type, enabled=False)
 
 
@@ -210,16 +211,6 @@ def _cast(value: Any) -> Any:
     if type(value) is dict:
         return {key: _cast(one) for key, one in value.items()}
     return value
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
 
 
 def _inside_wrappers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:

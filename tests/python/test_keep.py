@@ -74,6 +74,26 @@ def test_operations_of_a_module_but_not_of_those_in_it(model, x):
     assert torch.equal(model.attn.scores, q.float() @ k.float().transpose(-1, -2))
 
 
+@pytest.mark.parametrize(
+    ("name", "compute"),
+    [
+        ("bmm", lambda x: torch.bmm(x, x.transpose(1, 2))),
+        ("__rsub__", lambda x: 1 - x),
+        ("__rdiv__", lambda x: 1 / x),
+        ("baddbmm", lambda x: torch.baddbmm(x[..., :5], x, x.transpose(1, 2))),
+    ],
+)
+def test_functions_by_the_names_that_recordings_have(x, name, compute):
+    class Model(nn.Module):
+        def forward(self, x):
+            return compute(x.to(SIXTEEN))
+
+    model = Model()
+    assert run(model, x).dtype == SIXTEEN
+    with dlsim.keep_float32(model, f"(root)/{name}"):
+        assert run(model, x).dtype == torch.float32
+
+
 def test_names_of_further_calls_and_globs(model, x):
     with dlsim.keep_float32(model, ["attn.[qk].call1"]) as kept:
         run(model, x)
