@@ -76,10 +76,6 @@ _FUNCTIONS = {
         *(_TRACES, "Result", 'run("accumulate", traces, options)'),
         "Reduces gradients over ranks in few bits, against float64; dlsim.accumulate/2.",
     ),
-    "updates": _Function(
-        *("probe: PathText", "Result", 'run("updates", (probe,), options)'),
-        "Replays a probe's updates with weights and states in other formats; dlsim.updates/1.",
-    ),
 }
 # Options that functions give by themselves, and parameters with a place of their own.
 _ABSENT = {"json", "list"}

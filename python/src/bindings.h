@@ -12,7 +12,6 @@ void BindEngine(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
 void BindHeldStep(nanobind::module_& module);
 void BindKernelTimer(nanobind::module_& module);
-void BindProbes(nanobind::module_& module);
 void BindProfileReader(nanobind::module_& module);
 void BindProfiles(nanobind::module_& module);
 void BindRules(nanobind::module_& module);

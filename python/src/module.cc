@@ -62,7 +62,6 @@ NB_MODULE(_core, module) {
   dlsim::python::BindTraces(module);
   dlsim::python::BindProfileReader(module);
   dlsim::python::BindProfiles(module);
-  dlsim::python::BindProbes(module);
   dlsim::python::BindArrays(module);
   dlsim::python::BindDeviceArrays(module);
   dlsim::python::BindKernelTimer(module);

@@ -39,7 +39,6 @@ void AddSweepCommand(CLI::App& app, Action& action);
 void AddSummariesCommand(CLI::App& app, Action& action);
 void AddAccumulateCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
-void AddUpdatesCommand(CLI::App& app, Action& action);
 void AddExplainCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);
 void AddManCommand(CLI::App& app, Action& action);

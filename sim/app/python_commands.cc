@@ -31,8 +31,9 @@ constexpr PythonCommand kPythonCommands[] = {
      "help output= tensors= grad-scale= force quiet act-grad= step-pattern= key= step= npy-void= "
      "rank= step-from= group= steps= log2= scale-tag= first= last=",
      "pt act-dumps te hdf5 tensorboard"},
-    {"export", "Write results as Parquet or CSV tables (Python package)",
-     "help output= table= list force quiet", ""},
+    {"updates", "Replay recorded updates with weights and states in other formats (Python package)",
+     "help weights= states= first= second= rounding= compensation= master= seed= json= csv= quiet",
+     ""},
 };
 
 std::vector<std::string> Split(const char* text) {

@@ -77,8 +77,7 @@ void AddCommands(CLI::App& app, Action& action) {
   for (const auto add : {AddReplayCommand, AddSweepCommand, AddTuneCommand, AddDiffCommand,
                          AddExplainCommand, AddSummariesCommand, AddProfileCommand, AddMergeCommand,
                          AddJoinShardsCommand, AddInfoCommand, AddScalerCommand, AddConvertCommand,
-                         AddFormatsCommand, AddAccumulateCommand, AddUpdatesCommand,
-                         AddPythonCommands, AddCompletionCommand, AddManCommand, AddHelpCommand}) {
+                         AddFormatsCommand, AddAccumulateCommand, AddPythonCommands, AddCompletionCommand, AddManCommand, AddHelpCommand}) {
     add(app, action);
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) command->group("Commands");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of everything in the file of a profile or probe: what it is, its size, and a checksum
+// The frame of everything in the file of a profile: what it is, its size, and a checksum
 // that also covers where it lies, so that no byte can change, no chunk move, and none be lost
 // unseen.
 #pragma once
@@ -29,12 +29,6 @@ enum class ChunkType : uint32_t {
   kTotals = 0x50455453,      // STEP
   kHistograms = 0x54534948,  // HIST
   kIndex = 0x58444E49,       // INDX
-  // Of a probe:
-  kHead = 0x44414548,       // HEAD
-  kElements = 0x4D454C45,   // ELEM
-  kValues = 0x534C4156,     // VALS
-  kGroups = 0x53505247,     // GRPS
-  kGradients = 0x44415247,  // GRAD
 };
 
 inline constexpr size_t kChunkHeaderBytes = 12;               // type and size

@@ -95,15 +95,6 @@ TEST_F(FileArguments, AResultMayReplaceAnOlderOneNextToTheTrace) {
   }
 }
 
-TEST_F(FileArguments, ElementsOfUpdatesAreAnOutputAndThoseOfReductionsANumber) {
-  const std::string probe = dir_.Write("a.dlprobe", "before");
-  ExpectRefused({"updates", probe}, "--elements", probe, "PROBE");
-  ExpectFailure({"updates", probe, "--csv", Path("r"), "--elements", Path("r")}, 2,
-                {"--elements: taken by --csv"});
-  ExpectFailure({"updates", probe, "--json", "-", "--elements", "-"}, 2, {"taken by --json"});
-  Succeed({"accumulate", trace_.path(), "--elements", "8", "--quiet", "--csv", Path("8")});
-}
-
 TEST_F(FileArguments, TwoOutputsAreTwoFiles) {
   const std::string file = dir_.Write("r", "before");
   fs::create_symlink("r", Path("soft"));
