@@ -72,10 +72,6 @@ _FUNCTIONS = {
         *(_TRACES, "Result", 'run("summaries", traces, options)'),
         "Measures sparsity, denormals, norm and histogram per tensor; dlsim.summaries/1.",
     ),
-    "accumulate": _Function(
-        *(_TRACES, "Result", 'run("accumulate", traces, options)'),
-        "Reduces gradients over ranks in few bits, against float64; dlsim.accumulate/2.",
-    ),
 }
 # Options that functions give by themselves, and parameters with a place of their own.
 _ABSENT = {"json", "list"}

@@ -94,9 +94,8 @@ struct NamedFormat {
 
 // Returns the format of a name or alias of kFormats, or of `eXmY` (X exponent bits, 2..8, Y
 // mantissa bits, 1..22; IEEE-like, bias 2^(X-1)-1). Throws Error (exit code 2) for anything else,
-// which names `place`, and before the formats the `others` that the caller takes there.
-NamedFormat ParseFormat(std::string_view name, std::string_view place = "format",
-                        std::string_view others = {});
+// which names `place`.
+NamedFormat ParseFormat(std::string_view name, std::string_view place = "format");
 
 // Number of bits of a code.
 DLSIM_HOST_DEVICE constexpr int CodeBits(const Format& f) {

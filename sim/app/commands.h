@@ -37,7 +37,6 @@ void AddReplayCommand(CLI::App& app, Action& action);
 void AddDiffCommand(CLI::App& app, Action& action);
 void AddSweepCommand(CLI::App& app, Action& action);
 void AddSummariesCommand(CLI::App& app, Action& action);
-void AddAccumulateCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
 void AddExplainCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);

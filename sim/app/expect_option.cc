@@ -48,19 +48,6 @@ void RequireSubject(const Expectation& expectation, const std::vector<std::strin
 }
 
 std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
-                                                  std::span<const NamedFigures> runs) {
-  std::vector<ExpectationOutcome> outcomes;
-  for (const NamedFigures& run : runs) {
-    for (const Expectation& expectation : expectations) {
-      if (!IsAbout(expectation, run.name)) continue;
-      if (expectation.subject.empty() && !run.is_asked) continue;
-      outcomes.push_back(CheckExpectation(expectation, run.name, run.figures));
-    }
-  }
-  return outcomes;
-}
-
-std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
                                                   const Json& figures) {
   std::vector<ExpectationOutcome> outcomes;
   for (const Expectation& expectation : expectations) {

@@ -22,23 +22,12 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
 void RequireFigures(std::span<const Expectation> expectations,
                     const std::vector<std::string>& names, const std::string& what);
 
-// A run of a result, as the subjects of expectations name it.
-struct NamedFigures {
-  std::string name;
-  Json figures;
-  bool is_asked = true;  // an expectation without a subject is about it
-};
-
 // Returns whether the subject, a pattern or nothing, names a run.
 bool IsAbout(const Expectation& expectation, const std::string& run);
 
 // Throws UsageError with this problem for a subject that names none of the runs.
 void RequireSubject(const Expectation& expectation, const std::vector<std::string>& runs,
                     const std::string& problem);
-
-// Checks the figures of every run that an expectation is about, in the order of the runs.
-std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
-                                                  std::span<const NamedFigures> runs);
 
 // Checks the figures of a result that is one.
 std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,

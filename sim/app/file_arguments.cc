@@ -45,8 +45,6 @@ bool IsOutput(const CLI::Option& option) {
   if (option.get_positional()) return option.get_name(true) == "OUT";
   const std::vector<std::string>& names = option.get_lnames();
   if (names.empty()) return false;
-  // Of dlsim accumulate it is a number.
-  if (names.front() == "elements") return option.get_option_text() == "FILE";
   return std::ranges::find(kOutputs, names.front()) != kOutputs.end();
 }
 

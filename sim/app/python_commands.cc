@@ -31,6 +31,9 @@ constexpr PythonCommand kPythonCommands[] = {
      "help output= tensors= grad-scale= force quiet act-grad= step-pattern= key= step= npy-void= "
      "rank= step-from= group= steps= log2= scale-tag= first= last=",
      "pt act-dumps te hdf5 tensorboard"},
+    {"accumulate",
+     "Measure the error of summing gradients over ranks in bf16, fp16 or float32 (Python package)",
+     "help world-size= format= algorithm= divide= elements= scale= json= csv= quiet", ""},
     {"updates", "Replay recorded updates with weights and states in other formats (Python package)",
      "help weights= states= first= second= rounding= compensation= master= seed= json= csv= quiet",
      ""},

@@ -77,7 +77,8 @@ void AddCommands(CLI::App& app, Action& action) {
   for (const auto add : {AddReplayCommand, AddSweepCommand, AddTuneCommand, AddDiffCommand,
                          AddExplainCommand, AddSummariesCommand, AddProfileCommand, AddMergeCommand,
                          AddJoinShardsCommand, AddInfoCommand, AddScalerCommand, AddConvertCommand,
-                         AddFormatsCommand, AddAccumulateCommand, AddPythonCommands, AddCompletionCommand, AddManCommand, AddHelpCommand}) {
+                         AddFormatsCommand, AddPythonCommands, AddCompletionCommand, AddManCommand,
+                         AddHelpCommand}) {
     add(app, action);
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) command->group("Commands");

@@ -14,12 +14,6 @@ bool HasTensors(const TraceStep& step) {
                              [](const Recording& recording) { return !recording.tensors.empty(); });
 }
 
-void VisitTensors(OptionRows& option, TraceOptions& options) {
-  option.Group(kInputGroup);
-  option("--tensors", options.tensors, "GLOB",
-         "Read only the tensors whose names match this pattern (* ? [])");
-}
-
 }  // namespace
 
 void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
@@ -28,7 +22,9 @@ void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
 }
 
 void VisitReading(OptionRows& option, TraceOptions& options) {
-  VisitTensors(option, options);
+  option.Group(kInputGroup);
+  option("--tensors", options.tensors, "GLOB",
+         "Read only the tensors whose names match this pattern (* ? [])");
   option("--ranks", options.ranks, "NAME",
          "How the gradients of several data-parallel ranks are combined: mean (default) or sum");
   VisitNpyVoid(option, options.npy_void2);
@@ -44,9 +40,7 @@ void TraceArguments::Visit(OptionRows& option, TraceInput input) {
                             "one after another") +
                     profiles)
       ->required();
-  if (input != TraceInput::kRanksOfTrace) return VisitReading(option, options);
-  VisitTensors(option, options);
-  VisitNpyVoid(option, options.npy_void2);
+  VisitReading(option, options);
 }
 
 void RefuseProfiles(const TraceArguments& arguments) {

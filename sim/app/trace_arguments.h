@@ -14,11 +14,7 @@
 
 namespace dlsim::sim {
 
-enum class TraceInput : uint8_t {
-  kTrace,
-  kTraceOrProfile,
-  kRanksOfTrace,  // looks at each rank by itself: there is no --ranks
-};
+enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
 
 struct TraceArguments {
   std::vector<std::string> paths;

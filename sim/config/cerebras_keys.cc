@@ -132,11 +132,6 @@ ConfigPolicy GpuScaler(const LossScaling& scaling, std::string_view default_init
   return policy;
 }
 
-std::string PrecisionOptLevelNote(int64_t level) {
-  return "precision_opt_level has no effect on a replay: dlsim accumulate --level " +
-         std::to_string(level) + " shows its sums";
-}
-
 bool ReadMixedPrecision(const ConfigBlock& file) {
   for (const std::string_view name : {"model", "training"}) {
     const std::optional<ConfigBlock> block = file.Table(name);

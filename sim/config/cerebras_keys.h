@@ -47,8 +47,8 @@ ConfigPolicy CerebrasScaler(const LossScaling& scaling, std::string_view fp16_ty
 ConfigPolicy GpuScaler(const LossScaling& scaling, std::string_view default_init,
                        std::vector<std::string>& notes);
 
-// Returns the note on precision_opt_level.
-std::string PrecisionOptLevelNote(int64_t level);
+inline constexpr const char* kPrecisionOptLevelNote =
+    "precision_opt_level has no effect on a replay";
 
 // Returns model.mixed_precision of the layouts before the trainer, which the documents of release
 // 1.6 have in `training`.

@@ -23,7 +23,7 @@ void AddNote(const ConfigNode& type, std::string_view key, const std::string& pa
   if (key == "reduce_dtype") {
     notes.push_back(fmt::format(
         "if gradients of several ranks are summed in {} {}: each addition rounds to {} significant "
-        "bits (dlsim accumulate --config shows the error)",
+        "bits (dlsim accumulate shows the error)",
         path, *format, bits));
   } else if (key == "buffer_dtype") {
     notes.push_back(

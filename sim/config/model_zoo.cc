@@ -82,9 +82,7 @@ void ReadPrecision(const ConfigBlock& precision, Backend backend, TrainingConfig
   RefuseNulls(precision, kPrecisionNotNull);
   precision.Bool("log_loss_scale");
   config.precision_opt_level = precision.Integer("precision_opt_level", 0, 2);
-  if (config.precision_opt_level) {
-    config.notes.push_back(PrecisionOptLevelNote(*config.precision_opt_level));
-  }
+  if (config.precision_opt_level) config.notes.push_back(kPrecisionOptLevelNote);
   const bool asked_off = precision.Bool("enabled") == false;
   const bool off = asked_off && backend != Backend::kCsx;
   if (asked_off && !off) {

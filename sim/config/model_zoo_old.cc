@@ -110,9 +110,7 @@ void ReadOptLevel(const std::optional<ConfigBlock>& runconfig,
   if (model && !config.precision_opt_level) {
     config.precision_opt_level = model->Integer("precision_opt_level", 0, 2);
   }
-  if (config.precision_opt_level) {
-    config.notes.push_back(PrecisionOptLevelNote(*config.precision_opt_level));
-  }
+  if (config.precision_opt_level) config.notes.push_back(kPrecisionOptLevelNote);
 }
 
 void NoteSlips(const ConfigBlock& file, std::vector<std::string>& notes) {

@@ -116,9 +116,8 @@ std::string HintFor(std::string_view given) {
 
 }  // namespace
 
-NamedFormat ParseFormat(std::string_view name, std::string_view place, std::string_view others) {
+NamedFormat ParseFormat(std::string_view name, std::string_view place) {
   std::string known;
-  if (!others.empty()) known.append(others).append(", ");
   for (const FormatRow& row : kFormats) {
     const bool alias = !name.empty() && (name == row.aliases[0] || name == row.aliases[1]);
     if (name == row.name || alias) return {std::string(row.name), row.format};

@@ -47,8 +47,7 @@ TEST(FirstSteps, TheNumberOfThreadsIsNotSeen) {
                                    {"tune", trace, "--json", "-"},
                                    {"sweep", trace, "--json", "-"},
                                    {"diff", trace, trace, "--json", "-"},
-                                   {"summaries", trace, "--json", "-"},
-                                   {"accumulate", trace, "--json", "-"}}) {
+                                   {"summaries", trace, "--json", "-"}}) {
     const auto with = [&](const std::string& threads) {
       Arguments arguments = command;
       arguments.insert(arguments.end(), {"--threads", threads});

@@ -39,7 +39,6 @@ class Terminal : public testing::Test {
     }
     for (const std::string& trace : {kSingle, kAccumulated}) {
       calls.push_back({"summaries", trace});
-      calls.push_back({"accumulate", trace});
     }
     calls.push_back({"replay", kSingle, "--policy", "torch", "--resume-at", "3"});
     calls.push_back({"replay", kSingle, "--config", kTrainingFiles + "same_path.toml", "--config",

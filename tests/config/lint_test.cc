@@ -138,7 +138,7 @@ TEST(Lint, TypesOfFsdp) {
                   "torch.float16"),
             (Texts{"if gradients of several ranks are summed in " + path +
                        "reduce_dtype bf16: each addition rounds to 8 significant bits (dlsim "
-                       "accumulate --config shows the error)",
+                       "accumulate shows the error)",
                    "if a buffer holds positions or counts: " + path +
                        "buffer_dtype fp16 holds every integer only up to 2048"}));
   EXPECT_EQ(notes("param_dtype: torch.bfloat16, reduce_dtype: torch.float32"), Texts{});

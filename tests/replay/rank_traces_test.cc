@@ -118,7 +118,6 @@ TEST(RankTraces, StochasticRoundingSeesTheSameElements) {
   EXPECT_EQ(RunsOf(With({trace.ranks()}, how)), RunsOf(With({trace.expected()}, how)));
 }
 
-// But for accumulate, which asks what the reduction itself does.
 TEST(RankTraces, EveryCommandReadsTheReducedValues) {
   const SplitTrace trace(kAccumulated, RankReduction::kMean, Parts);
   for (const char* command : {"summaries", "sweep"}) {
