@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "sim/app/option_rows.h"
 
@@ -40,8 +42,18 @@ void AddSummariesCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
 void AddExplainCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);
-void AddManCommand(CLI::App& app, Action& action);
 void AddHelpCommand(CLI::App& app, Action& action);  // which main.cc does before it parses
 void AddPythonCommands(CLI::App& app, Action& action);
+
+// An option of a command that only the Python package has.
+struct PythonOption {
+  std::string name;  // without "--"
+  bool takes_value = false;
+};
+
+// Return the long options of a command, and the words that its first argument may be; empty for
+// those that are not written in Python.
+std::vector<PythonOption> PythonOptions(std::string_view command);
+std::vector<std::string> PythonArguments(std::string_view command);
 
 }  // namespace dlsim::sim

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands that only the Python package has: listed here, so that dlsim has one list of them.
-#include "sim/app/python_commands.h"
-
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
