@@ -50,7 +50,6 @@ class StandardCaller final : public Caller {
   bool ReplacesProgress() const override;
   void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override;
   void EndProgress() override;
-  bool OwnsProcess() const override { return true; }
 };
 
 void StandardCaller::Write(const std::string&, std::string_view bytes) {

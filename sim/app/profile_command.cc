@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +23,7 @@
 #include "sim/base/quantity.h"
 #include "sim/base/wrap.h"
 #include "sim/profile/ladder_settings.h"
-#include "sim/profile/launcher.h"
 #include "sim/profile/profile_run.h"
-#include "sim/profile/rank_message.h"
 
 namespace dlsim::sim {
 namespace {
@@ -88,7 +85,7 @@ ProfileRequest RequestOf(const ProfileCommandOptions& options) {
   return request;
 }
 
-// What a rank works on.
+// What the command works on.
 struct Work {
   explicit Work(const ProfileCommandOptions& options)
       : request(RequestOf(options)),
@@ -133,8 +130,9 @@ void WriteResults(const ProfileCommandOptions& options, OutputFile* json) {
   WriteReport(FormatSummary(options.output, profile));
 }
 
-// Writes the profile from what all ranks find.
-void Collect(const ProfileCommandOptions& options, const Ranks& ranks, Work& work) {
+int RunProfile(const ProfileCommandOptions& options) {
+  Work work(options);
+  work.run.Open();
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
   if (!options.quiet) PrintNotes(work);
@@ -148,69 +146,9 @@ void Collect(const ProfileCommandOptions& options, const Ranks& ranks, Work& wor
     };
     Progress progress("profile", bytes(work.run.to_read()),
                       options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
-    work.run.Collect(ranks, [&](size_t done) { progress.Update(bytes(done)); });
+    work.run.Write([&](size_t done) { progress.Update(bytes(done)); });
   }
   WriteResults(options, json.get());
-}
-
-template <class Function>
-Failure Attempt(const Function& action) {
-  try {
-    action();
-    return {};
-  } catch (...) {
-    return FailureOf(std::current_exception());
-  }
-}
-
-// Opens the trace on all ranks and the profile on rank 0. Returns an exit code on which all ranks
-// agree; the first that failed has printed its line by then, because a launcher ends all ranks when
-// one ends with an error.
-int OpenTogether(const ProfileCommandOptions& options, Ranks& ranks, std::unique_ptr<Work>& work) {
-  std::string plan;
-  Failure failure = Attempt([&] {
-    work = std::make_unique<Work>(options);
-    if (ranks.rank() == 0) plan = work->run.Open();
-  });
-  plan = ranks.Broadcast(plan);
-  if (ranks.rank() != 0 && failure.exit_code == 0 && !plan.empty()) {
-    failure = Attempt([&] { work->run.Follow(plan); });
-  }
-  const std::vector<int> codes = ranks.Gather(failure.exit_code);
-  const auto failed = std::ranges::find_if(codes, [](int code) { return code != 0; });
-  if (failed == codes.end()) return 0;
-  if (failed - codes.begin() == ranks.rank()) CurrentCaller().Say(failure.text);
-  ranks.Barrier();
-  return *failed;
-}
-
-int RunOneOfSeveral(const ProfileCommandOptions& options, Ranks& ranks) {
-  std::unique_ptr<Work> work;
-  if (const int exit_code = OpenTogether(options, ranks, work); exit_code != 0) return exit_code;
-  if (ranks.rank() == 0) {
-    const Failure failure = Attempt([&] { Collect(options, ranks, *work); });
-    if (failure.exit_code != 0) {
-      CurrentCaller().Say(failure.text);
-      work.reset();  // what is written stays to be resumed
-      ranks.Abort(failure.exit_code);
-    }
-  } else {
-    work->run.Deliver(ranks);
-  }
-  ranks.Barrier();
-  return 0;
-}
-
-int RunProfile(const ProfileCommandOptions& options) {
-  if (LaunchOfThisProcess() == Launch::kSeveral && !options.shard) {
-    throw UsageError("", "started by srun as one of several processes that cannot work together",
-                     "srun --mpi=pmix, or --shard for each");
-  }
-  Ranks ranks;
-  if (ranks.size() > 1) return RunOneOfSeveral(options, ranks);
-  Work work(options);
-  work.run.Open();
-  Collect(options, ranks, work);
   return 0;
 }
 
@@ -267,8 +205,7 @@ void AddProfileCommand(CLI::App& app, Action& action) {
       "  dlsim profile runs/lm-kjv -o fp16.dlprof --format fp16 --rounding rne --scales 2^0..2^32\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --format mxfp8 --format nvfp4\n"
       "  dlsim profile runs/lm-kjv -o part-1.dlprof --shard 1/64\n"
-      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --device cuda:1\n"
-      "  mpirun -n 4 dlsim profile runs/lm-kjv -o lm-kjv.dlprof");
+      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --device cuda:1");
 }
 
 }  // namespace dlsim::sim

@@ -65,7 +65,7 @@ bool IsOutOfMemory(const std::exception_ptr& failure) {
   _exit(static_cast<int>(ErrorKind::kInternal));
 }
 
-// Whatever called exit has said why. MPI has a code to give, OpenMP has none.
+// Whatever called exit has said why: OpenMP, which has no code to give.
 [[maybe_unused]] void OnExit(int status, void*) {
   if (may_exit) return;
   RemoveTemporaries();

@@ -52,9 +52,6 @@ class Caller {
   // Asked about once a step, on the thread that called the engine. Throws Canceled to end it.
   virtual void CheckCanceled() {}
 
-  // Whether the process exists for this work alone, so that it can be a rank of MPI.
-  virtual bool OwnsProcess() const { return false; }
-
   // The command that was called, such as "dlsim replay".
   std::string command = "dlsim";
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles a trace step by step, on one or several ranks, into one file.
+// Profiles a trace step by step into one file.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,6 @@
 #include "dlsim/profile_file.h"
 #include "dlsim/trace.h"
 #include "sim/profile/finished_steps.h"
-#include "sim/profile/mpi_ranks.h"
 
 namespace dlsim::sim {
 
@@ -32,24 +31,18 @@ struct ProfileRequest {
   StepOptions step;                // but for what the settings say
 };
 
-// The steps of a trace that a profile is to hold. Every rank makes one.
+// The steps of a trace that a profile is to hold.
 class ProfileRun {
  public:
   // Both must live as long as this. Throws Error.
   ProfileRun(const TraceReader& trace, const ProfileRequest& request);
 
-  // Opens the file and decides which steps to read, for all ranks. For rank 0. Throws Error.
-  std::string Open();
+  // Opens the file and decides which steps to read. Throws Error.
+  void Open();
 
-  // Takes over what rank 0 decided. Throws InputError if this rank would read other steps.
-  void Follow(const std::string& plan);
-
-  // Profiles this rank's share and sends it to rank 0; a failure is sent in its place.
-  void Deliver(Ranks& ranks) const;
-
-  // Profiles this rank's share and writes the steps of all ranks, then the file itself. For rank
-  // 0. Throws Error. Calls `on_step` after each step with the number of those written.
-  void Collect(const Ranks& ranks, const std::function<void(size_t)>& on_step);
+  // Profiles them, writing each, then the file itself. Throws Error. Calls `on_step` after each
+  // step with the number of those written.
+  void Write(const std::function<void(size_t)>& on_step);
 
   // True if an unfinished profile with other settings was replaced.
   bool replaced() const { return writer_ != nullptr && writer_->replaced_partial(); }

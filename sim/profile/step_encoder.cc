@@ -67,13 +67,11 @@ StepOptions WithSettings(StepOptions options, const ProfileSettings& settings) {
 }  // namespace
 
 StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
-                         const HistogramEdges& edges, StepRange range, size_t stride,
-                         const StepOptions& options)
+                         const HistogramEdges& edges, StepRange range, const StepOptions& options)
     : edges_(edges),
       steps_(trace, settings.accumulate_steps),
       queue_(steps_.step_count(), [this](size_t i) { return steps_.LoadStep(i); }),
       range_(range),
-      stride_(stride),
       options_(WithSettings(options, settings)) {
   if (range_.begin >= range_.end) return;
   state_ = StateIfThere(steps_.files(range_.begin));
@@ -82,7 +80,7 @@ StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settin
 
 // Encoding takes one thread; it goes on while the next step is counted.
 void StepEncoder::Start() {
-  const size_t next = range_.begin + stride_;
+  const size_t next = range_.begin + 1;
   FileState next_state;
   if (next < range_.end) next_state = StateIfThere(steps_.files(next));  // before it is opened
   const TraceStep opened = queue_.Take(range_.begin);
@@ -99,7 +97,7 @@ std::optional<EncodedStep> StepEncoder::Next() {
   if (failure_) std::rethrow_exception(failure_);
   if (range_.begin >= range_.end) return std::nullopt;
   std::future<EncodedStep> encoding = std::move(encoding_);
-  range_.begin += stride_;
+  ++range_.begin;
   try {
     if (range_.begin < range_.end) Start();
   } catch (...) {
@@ -109,8 +107,8 @@ std::optional<EncodedStep> StepEncoder::Next() {
 }
 
 void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
-                 const HistogramEdges& edges, StepRange range, size_t stride,
-                 const StepOptions& options, const std::function<void(size_t, EncodedStep)>& take) {
+                 const HistogramEdges& edges, StepRange range, const StepOptions& options,
+                 const std::function<void(size_t, EncodedStep)>& take) {
   const TraceSource steps(trace, settings.accumulate_steps);
   const bool several =
       options.device == nullptr && range.begin < range.end && steps.HasSmallSteps();
@@ -119,23 +117,22 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
   const uint64_t ahead = first ? options.memory_bytes / BytesOfProfile(first->step, edges) : 0;
   if (ahead <= 1) {
     first.reset();
-    StepEncoder encoder(trace, settings, edges, range, stride, options);
-    for (size_t i = range.begin; i < range.end; i += stride) take(i, *encoder.Next());
+    StepEncoder encoder(trace, settings, edges, range, options);
+    for (size_t i = range.begin; i < range.end; ++i) take(i, *encoder.Next());
     return;
   }
   StepOptions of_each = WithSettings(options, settings);
   of_each.memory_bytes = options.memory_bytes / std::min<uint64_t>(ahead, kEnoughAhead);
-  const auto place = [&](size_t k) { return range.begin + k * stride; };
-  const size_t count = (range.end - range.begin + stride - 1) / stride;
-  StepsReadAhead read_ahead(steps, range.begin, stride);
+  const size_t count = range.end - range.begin;
+  StepsReadAhead read_ahead(steps, range.begin);
   const auto encode = [&](size_t k) {
-    read_ahead.Before(place(k));
+    read_ahead.Before(range.begin + k);
     StepWithFiles opened =
-        k == 0 ? *std::exchange(first, std::nullopt) : OpenWithFiles(steps, place(k));
+        k == 0 ? *std::exchange(first, std::nullopt) : OpenWithFiles(steps, range.begin + k);
     return EncodeWhole(std::move(opened), edges, of_each);
   };
   ParallelInOrder(
-      count, encode, [&](size_t k, EncodedStep step) { take(place(k), std::move(step)); },
+      count, encode, [&](size_t k, EncodedStep step) { take(range.begin + k, std::move(step)); },
       trace.file_bytes() / steps.step_count() / sizeof(float) * count * kLooksPerValue, ahead);
 }
 

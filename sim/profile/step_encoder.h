@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles and encodes every n-th step of a trace.
+// Profiles and encodes the steps of a trace.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,10 @@ namespace dlsim::sim {
 // Goes from step to step: the threads share each, and the last is encoded while they do.
 class StepEncoder {
  public:
-  // Steps `range.begin`, `range.begin + stride`, ... All must live as long as this. The
-  // accumulation and the scaled formats are those of the settings.
+  // All must live as long as this. The accumulation and the scaled formats are those of the
+  // settings.
   StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
-              const HistogramEdges& edges, StepRange range, size_t stride,
-              const StepOptions& options = {});
+              const HistogramEdges& edges, StepRange range, const StepOptions& options = {});
 
   // Returns the next step; nothing after the last. Throws Error.
   std::optional<EncodedStep> Next();
@@ -34,7 +33,6 @@ class StepEncoder {
   TraceSource steps_;
   StepQueue<TraceStep> queue_;
   StepRange range_;
-  size_t stride_;
   StepOptions options_;
   FileState state_;  // of the files of the step that comes next, as they were opened
   std::future<EncodedStep> encoding_;
@@ -45,7 +43,7 @@ class StepEncoder {
 // steps each thread encodes its own, as many parts of one of them take one thread only; as many at
 // once as the memory holds. Throws Error; what comes before the step that failed was taken.
 void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
-                 const HistogramEdges& edges, StepRange range, size_t stride,
-                 const StepOptions& options, const std::function<void(size_t, EncodedStep)>& take);
+                 const HistogramEdges& edges, StepRange range, const StepOptions& options,
+                 const std::function<void(size_t, EncodedStep)>& take);
 
 }  // namespace dlsim::sim

@@ -296,7 +296,7 @@ class StepLoop {
     const StepNeeds needs = consumer_.needs();
     const uint64_t ahead = MostAhead();
     const uint64_t each = options_.memory_bytes / std::min<uint64_t>(ahead, kEnoughAhead);
-    StepsReadAhead read_ahead(source_, first, 1);
+    StepsReadAhead read_ahead(source_, first);
     const auto open = [&](size_t k) {
       read_ahead.Before(first + k);
       OpenStep step = {source_.Load(first + k, needs), LatestGuess(), {}, {}};

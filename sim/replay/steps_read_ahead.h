@@ -12,13 +12,12 @@
 
 namespace dlsim::sim {
 
-// The steps from `first` on, each `stride` after the one before, as far ahead as a file is read.
+// The steps from `first` on, as far ahead as a file is read.
 class StepsReadAhead {
  public:
-  StepsReadAhead(const GradientSource& source, size_t first, size_t stride)
-      : source_(source), stride_(stride), next_(first + stride) {
+  StepsReadAhead(const GradientSource& source, size_t first) : source_(source), next_(first + 1) {
     const uint64_t bytes = source.facts().file_bytes / std::max<size_t>(1, source.step_count());
-    depth_ = std::clamp<uint64_t>(ReadOnlyFile::kAheadBytes / (bytes + 1), 1, kMostSteps) * stride;
+    depth_ = std::clamp<uint64_t>(ReadOnlyFile::kAheadBytes / (bytes + 1), 1, kMostSteps);
   }
 
   // Called by any thread before it opens step i.
@@ -26,7 +25,7 @@ class StepsReadAhead {
     const size_t end = std::min(source_.step_count(), i + depth_ + 1);
     for (int k = 0; k < kAtOnce; ++k) {
       size_t next = next_;
-      if (next >= end || !next_.compare_exchange_strong(next, next + stride_)) return;
+      if (next >= end || !next_.compare_exchange_strong(next, next + 1)) return;
       source_.ReadAhead(next);
     }
   }
@@ -36,7 +35,7 @@ class StepsReadAhead {
   static constexpr int kAtOnce = 4;  // so that nobody waits long for the first steps
 
   const GradientSource& source_;
-  size_t stride_, depth_ = 0;
+  size_t depth_ = 0;
   std::atomic<size_t> next_;
 };
 

@@ -289,23 +289,5 @@ TEST_F(ProfileCommand, MergeNamesADamagedProfile) {
   }
 }
 
-TEST_F(ProfileCommand, RefusesToRunAsOneOfSeveralUnawareProcesses) {
-  setenv("SLURM_STEP_NUM_TASKS", "4", 1);
-  ExpectFailure(ProfileArguments(trace_.path(), Path("run.dlprof")), 2, {"srun", "--shard"});
-  EXPECT_TRUE(ReadBytes(Shard(1, 1)) == ProfileBytes(trace_.path(), {"--shard", "1/1"}));
-  unsetenv("SLURM_STEP_NUM_TASKS");
-#ifndef DLSIM_WITH_MPI
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    setenv(name, "2", 1);
-    ExpectFailure(ProfileArguments(trace_.path(), Path("run.dlprof")), 2,
-                  {"built without MPI", "-DDLSIM_ENABLE_MPI=ON"});
-    setenv(name, "1", 1);
-    Succeed(ProfileArguments(trace_.path(), Path("run.dlprof")));
-    unsetenv(name);
-    fs::remove(Path("run.dlprof"));
-  }
-#endif
-}
-
 }  // namespace
 }  // namespace dlsim

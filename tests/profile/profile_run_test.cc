@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of dlsim profile: shards, steps that change meanwhile, messages between ranks, and how
-// the process was started.
+// The parts of dlsim profile: shards, and steps that change meanwhile.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,8 +14,6 @@
 #include "dlsim/error.h"
 #include "sim/profile/content_hash.h"
 #include "sim/profile/finished_steps.h"
-#include "sim/profile/launcher.h"
-#include "sim/profile/rank_message.h"
 #include "sim/profile/step_encoder.h"
 #include "tests/support/trace_builder.h"
 
@@ -65,19 +58,19 @@ class StepEncoderTest : public testing::Test {
   HistogramEdges edges_{{}};
 };
 
-TEST_F(StepEncoderTest, TakesEveryNthStep) {
+TEST_F(StepEncoderTest, TakesTheStepsOfTheRange) {
   const TraceReader trace = OpenTrace({dir_.path()});
-  StepEncoder encoder(trace, settings_, edges_, {1, 4}, 2);
+  StepEncoder encoder(trace, settings_, edges_, {1, 3});
   EXPECT_EQ(encoder.Next()->step, 1);
-  EXPECT_EQ(encoder.Next()->step, 3);
+  EXPECT_EQ(encoder.Next()->step, 2);
   EXPECT_FALSE(encoder.Next());
-  StepEncoder none(trace, settings_, edges_, {5, 4}, 2);
+  StepEncoder none(trace, settings_, edges_, {5, 4});
   EXPECT_FALSE(none.Next());
 }
 
 TEST_F(StepEncoderTest, EncodesWhatTheLibraryDoes) {
   const TraceReader trace = OpenTrace({dir_.path()});
-  StepEncoder encoder(trace, settings_, edges_, {0, 4}, 1);
+  StepEncoder encoder(trace, settings_, edges_, {0, 4});
   for (size_t i = 0; i < 4; ++i) {
     ProfileStep profiled = ProfileOf(trace.Load(i), edges_, {});
     profiled.files[0].content = ContentHash(Path(static_cast<int>(i)));
@@ -91,7 +84,7 @@ TEST_F(StepEncoderTest, EncodesWhatTheLibraryDoes) {
 TEST_F(StepEncoderTest, AStepBeforeAFailureIsGood) {
   dir_.Write(Name(2), "damaged");
   const TraceReader trace = OpenTrace({dir_.path()});
-  StepEncoder encoder(trace, settings_, edges_, {0, 4}, 1);
+  StepEncoder encoder(trace, settings_, edges_, {0, 4});
   EXPECT_EQ(encoder.Next()->step, 0);
   EXPECT_EQ(encoder.Next()->step, 1);
   for (int i = 0; i < 2; ++i) ExpectInputError([&] { encoder.Next(); }, {Name(2)});
@@ -99,7 +92,7 @@ TEST_F(StepEncoderTest, AStepBeforeAFailureIsGood) {
 
 TEST_F(StepEncoderTest, AFileThatChangesWhileItIsReadIsAnError) {
   const TraceReader trace = OpenTrace({dir_.path()});
-  StepEncoder encoder(trace, settings_, edges_, {0, 4}, 1);
+  StepEncoder encoder(trace, settings_, edges_, {0, 4});
   fs::last_write_time(Path(1), fs::file_time_type::clock::now() + std::chrono::hours(1));
   EXPECT_EQ(encoder.Next()->step, 0);
   ExpectInputError([&] { encoder.Next(); }, {Name(1), "changed while it was read"});
@@ -120,7 +113,7 @@ TEST_F(StepEncoderTest, ReplayNoticesAFileThatChangesWhileItIsRead) {
 TEST_F(StepEncoderTest, AFileThatIsGoneIsAnError) {
   const TraceReader trace = OpenTrace({dir_.path()});
   fs::remove(Path(1));
-  StepEncoder encoder(trace, settings_, edges_, {0, 4}, 1);
+  StepEncoder encoder(trace, settings_, edges_, {0, 4});
   EXPECT_EQ(encoder.Next()->step, 0);
   ExpectInputError([&] { encoder.Next(); }, {Name(1)});
 }
@@ -153,11 +146,11 @@ class EncodeStepsTest : public StepEncoderTest {
     }
   }
 
-  std::vector<EncodedStep> Encode(StepRange range, size_t stride) const {
+  std::vector<EncodedStep> Encode(StepRange range) const {
     const TraceReader trace = OpenTrace({dir_.path()});
     std::vector<EncodedStep> steps;
-    EncodeSteps(trace, settings_, edges_, range, stride, {}, [&](size_t i, EncodedStep step) {
-      EXPECT_EQ(i, range.begin + steps.size() * stride);
+    EncodeSteps(trace, settings_, edges_, range, {}, [&](size_t i, EncodedStep step) {
+      EXPECT_EQ(i, range.begin + steps.size());
       steps.push_back(std::move(step));
     });
     return steps;
@@ -165,19 +158,17 @@ class EncodeStepsTest : public StepEncoderTest {
 };
 
 TEST_F(EncodeStepsTest, AnyNumberOfThreadsEncodesAlike) {
-  for (const size_t stride : {1u, 3u}) {
-    const TraceReader trace = OpenTrace({dir_.path()});
-    StepEncoder encoder(trace, settings_, edges_, {1, kSteps}, stride);
-    const std::vector<EncodedStep> steps = Encode({1, kSteps}, stride);
-    for (const EncodedStep& step : steps) {
-      const std::optional<EncodedStep> expected = encoder.Next();
-      EXPECT_EQ(step.step, expected->step);
-      EXPECT_TRUE(step.tensors == expected->tensors && step.bytes == expected->bytes);
-    }
-    EXPECT_FALSE(encoder.Next());
+  const TraceReader trace = OpenTrace({dir_.path()});
+  StepEncoder encoder(trace, settings_, edges_, {1, kSteps});
+  const std::vector<EncodedStep> steps = Encode({1, kSteps});
+  for (const EncodedStep& step : steps) {
+    const std::optional<EncodedStep> expected = encoder.Next();
+    EXPECT_EQ(step.step, expected->step);
+    EXPECT_TRUE(step.tensors == expected->tensors && step.bytes == expected->bytes);
   }
-  EXPECT_TRUE(Encode({4, 4}, 1).empty());
-  EXPECT_TRUE(Encode({5, 4}, 2).empty());
+  EXPECT_FALSE(encoder.Next());
+  EXPECT_TRUE(Encode({4, 4}).empty());
+  EXPECT_TRUE(Encode({5, 4}).empty());
 }
 
 TEST_F(EncodeStepsTest, StepsBeforeAFailureAreGood) {
@@ -187,56 +178,10 @@ TEST_F(EncodeStepsTest, StepsBeforeAFailureAreGood) {
   const auto take = [&](size_t, const EncodedStep&) { ++taken; };
   ExpectInputError(
       [&] {
-        EncodeSteps(trace, settings_, edges_, {0, kSteps}, 1, {}, take);
+        EncodeSteps(trace, settings_, edges_, {0, kSteps}, {}, take);
       },
       {Name(9)});
   EXPECT_EQ(taken, 9);
-}
-
-TEST(RankMessages, CarryAStep) {
-  const EncodedStep step = {-7, std::string("a\0b", 3), std::string("\xFF\0c", 3)};
-  const EncodedStep got = StepOfMessage(StepMessage(step));
-  EXPECT_EQ(got.step, step.step);
-  EXPECT_EQ(got.tensors, step.tensors);
-  EXPECT_EQ(got.bytes, step.bytes);
-}
-
-TEST(RankMessages, CarryAFailureWithItsExitCode) {
-  const auto carry = [](const std::exception_ptr& failure) {
-    try {
-      StepOfMessage(FailureMessage(failure));
-    } catch (const Error& error) {
-      return std::pair(static_cast<int>(error.kind()), std::string(error.what()));
-    }
-    return std::pair(0, std::string());
-  };
-  EXPECT_EQ(carry(std::make_exception_ptr(InputError("f", "bad", "a", "b"))),
-            std::pair(3, std::string("f: bad, expected a, got b")));
-  EXPECT_EQ(carry(std::make_exception_ptr(UsageError("", "wrong"))),
-            std::pair(2, std::string("wrong")));
-  EXPECT_EQ(carry(std::make_exception_ptr(std::bad_alloc())),
-            std::pair(70, std::string("out of memory")));
-  EXPECT_EQ(carry(std::make_exception_ptr(std::runtime_error("odd"))),
-            std::pair(70, std::string("odd")));
-}
-
-TEST(Launchers, AreKnownByTheirEnvironment) {
-  using Variables = std::vector<std::pair<const char*, const char*>>;
-  const std::vector<std::pair<Variables, Launch>> cases = {
-      {{}, Launch::kAlone},
-      {{{"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_RANK", "0"}}, Launch::kAlone},
-      {{{"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}}, Launch::kMpi},
-      {{{"PMI_SIZE", "2"}}, Launch::kMpi},
-      {{{"PMI_SIZE", "many"}}, Launch::kAlone},
-      {{{"SLURM_STEP_NUM_TASKS", "1"}, {"PMIX_RANK", "0"}}, Launch::kAlone},
-      {{{"SLURM_STEP_NUM_TASKS", "512"}, {"PMIX_RANK", "0"}}, Launch::kMpi},
-      {{{"SLURM_STEP_NUM_TASKS", "512"}}, Launch::kSeveral},
-      {{{"SLURM_NTASKS", "512"}, {"SLURM_ARRAY_TASK_COUNT", "64"}}, Launch::kAlone}};
-  for (const auto& [variables, launch] : cases) {
-    for (const auto& [name, value] : variables) setenv(name, value, 1);
-    EXPECT_EQ(LaunchOfThisProcess(), launch) << testing::PrintToString(variables);
-    for (const auto& [name, value] : variables) unsetenv(name);
-  }
 }
 
 }  // namespace

@@ -281,17 +281,16 @@ class NotedSource final : public GradientSource {
 
 TEST(StepsReadAhead, ReadsEachOtherStepOnceAsFarAsAFileIsRead) {
   const NotedSource large(40, 40 * ReadOnlyFile::kAheadBytes / 3);
-  StepsReadAhead ahead(large, 5, 1);
+  StepsReadAhead ahead(large, 5);
   ahead.Before(5);
   EXPECT_EQ(large.noted, (std::vector<size_t>{6, 7}));
   ahead.Before(7);
   ahead.Before(6);
   EXPECT_EQ(large.noted, (std::vector<size_t>{6, 7, 8, 9}));
   const NotedSource small(12, 12);
-  StepsReadAhead every_third(small, 0, 3);
-  every_third.Before(0);
-  every_third.Before(3);
-  EXPECT_EQ(small.noted, (std::vector<size_t>{3, 6, 9}));
+  StepsReadAhead to_the_end(small, 7);
+  to_the_end.Before(7);
+  EXPECT_EQ(small.noted, (std::vector<size_t>{8, 9, 10, 11}));
 }
 
 #ifdef _OPENMP
