@@ -13,12 +13,9 @@
 #include "sim/advice/policy_score.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/replay/scale_plot.h"
 
 namespace dlsim::sim {
 namespace {
-
-constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
 
 // What is advised; JSON has other words. That scale 1 is safe is no advice to train without one:
 // what becomes zero in a channel of a tensor does not show, and a higher start loses nothing.
@@ -121,23 +118,12 @@ std::string WindowText(const FormatTuning& tuning) {
 std::string HeadroomText(const FormatTuning& tuning) {
   const Headroom room = HeadroomOf(tuning.windows);
   if (room.median == 0) return "";
-  std::vector<ReplayStep> steps;
-  for (const StepWindow& window : tuning.windows) {
-    ReplayStep step;
-    step.step = window.step;
-    step.scale = window.hopeless ? room.min : window.finite_scale;
-    step.skipped = window.hopeless;
-    steps.push_back(step);
-  }
-  return "  largest finite loss scale of each step (x = not finite at any)\n" +
-         PlotScale(steps, kPlotWidth, kPlotHeight) +
-         fmt::format(
-             "  of these: lowest {}, 5 % {}, median {}, last {}; lowest of the first half {}, of "
-             "the "
-             "second {}; range {:.1f} binades\n",
-             ScaleText(room.min), ScaleText(room.fifth_percentile), ScaleText(room.median),
-             ScaleText(room.last), ScaleText(room.min_first_half), ScaleText(room.min_second_half),
-             room.spread_binades);
+  return fmt::format(
+      "  largest finite loss scale of each step: lowest {}, 5 % {}, median {}, last {}; lowest of "
+      "the first half {}, of the second {}; range {:.1f} binades\n",
+      ScaleText(room.min), ScaleText(room.fifth_percentile), ScaleText(room.median),
+      ScaleText(room.last), ScaleText(room.min_first_half), ScaleText(room.min_second_half),
+      room.spread_binades);
 }
 
 std::string Confidence(const FormatTuning& tuning) {

@@ -14,13 +14,9 @@
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/largest_scale.h"
-#include "sim/replay/scale_plot.h"
 
 namespace dlsim::sim {
 namespace {
-
-constexpr size_t kPlotWidth = 72;
-constexpr size_t kPlotHeight = 8;
 
 // How many steps were not finite, by cause.
 std::string CountFailures(const SimulationRun& run) {
@@ -242,10 +238,8 @@ std::string TextWithin(float magnitude, const Bracket<float>&) {
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top) {
   if (!run.start || run.result.steps.empty()) return "";
-  return fmt::format("\n{}: loss scale (x = skipped)\n", RunLabel(run)) +
-         PlotScale(run.result.steps, kPlotWidth, kPlotHeight) + CountFailures(run) +
-         FirstFailure(run) + Hopeless(run) + WarmUp(run) + ClippingLine(run) +
-         Optimizers(run, optimizers) + Events(run) +
+  return "\n" + RunLabel(run) + ":\n" + CountFailures(run) + FirstFailure(run) + Hopeless(run) +
+         WarmUp(run) + ClippingLine(run) + Optimizers(run, optimizers) + Events(run) +
          WorstTensors(
              UnderflowingGradients(run), "worst by underflow",
              [](const ReplayTensor& a, const ReplayTensor& b) {

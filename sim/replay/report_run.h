@@ -13,7 +13,7 @@
 
 namespace dlsim::sim {
 
-// Returns the scale's path, why steps were not finite, the warm-up, clipping, events and the `top`
+// Returns why steps were not finite, the warm-up, clipping, events and the `top`
 // worst tensors; empty if the run has no steps.
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top);

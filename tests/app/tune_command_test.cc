@@ -205,7 +205,7 @@ TEST(TuneCommand, ReportsTheEvidence) {
   for (const std::string words :
        {"with dynamic loss scaling: each fixed", "objective: ", "fp16: dynamic scaling recommended",
         "torch: init_scale", "no scaling", "best power of two for each step",
-        "no loss scale is safe at all steps: step", "of these: lowest",
+        "no loss scale is safe at all steps: step", "each step: lowest",
         "largest finite loss scale of each step", "evidence: 13 steps, of which 9 can be finite",
         "overflow first", "lose most to underflow", "lose most at the recommendation",
         "PyTorch:", "For other stacks: --emit zoo, ", "are 1 to 100 steps apart"}) {
