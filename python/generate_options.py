@@ -68,10 +68,6 @@ _FUNCTIONS = {
         'run("scaler", (), options)',
         "Runs one policy on a list of overflow steps; dlsim.scaler/1.",
     ),
-    "summaries": _Function(
-        *(_TRACES, "Result", 'run("summaries", traces, options)'),
-        "Measures sparsity, denormals, norm and histogram per tensor; dlsim.summaries/1.",
-    ),
 }
 # Options that functions give by themselves, and parameters with a place of their own.
 _ABSENT = {"json", "list"}

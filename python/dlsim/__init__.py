@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from .runs import profile as profile
     from .runs import replay as replay
     from .runs import scaler as scaler
-    from .runs import summaries as summaries
     from .runs import sweep as sweep
     from .runs import tune as tune
     from .runs import updates as updates
@@ -119,7 +118,6 @@ _LAZY: dict[str, str] = {
     "read_result": "results",
     "replay": "runs",
     "scaler": "runs",
-    "summaries": "runs",
     "sweep": "runs",
     "tune": "runs",
     "updates": "runs",

@@ -38,7 +38,6 @@ void AddJoinShardsCommand(CLI::App& app, Action& action);
 void AddReplayCommand(CLI::App& app, Action& action);
 void AddDiffCommand(CLI::App& app, Action& action);
 void AddSweepCommand(CLI::App& app, Action& action);
-void AddSummariesCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
 void AddExplainCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);

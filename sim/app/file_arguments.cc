@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 4> kOutputs = {"json", "csv", "output", "out"};
+constexpr std::array<std::string_view, 5> kOutputs = {"json", "csv", "summaries", "output", "out"};
 
 // A file that the command line names.
 struct FileArgument {

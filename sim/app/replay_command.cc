@@ -34,6 +34,7 @@
 #include "sim/replay/replay_json.h"
 #include "sim/replay/report.h"
 #include "sim/replay/simulation.h"
+#include "sim/replay/summaries.h"
 #include "sim/scaled/scaled_replay.h"
 #include "sim/scaled/scaled_text.h"
 
@@ -52,7 +53,8 @@ struct ReplayCommandOptions {
   SimulationRequest request;
   ReplayOptions replay;
   ResultPaths results;
-  std::string heat_map;  // bins; empty: none
+  std::optional<std::string> summaries;  // a file
+  std::string heat_map;                  // bins; empty: none
   ReportOptions report;
   std::vector<Expectation> expectations;
   bool by_layer = false;
@@ -188,6 +190,19 @@ void StepScaled(const GradientSource& source, std::span<const NamedScaledFormat>
             advice);
 }
 
+// Below the smallest normal value of the format asked for, else of fp16, a value is denormal: the
+// trainer's limit with mixed precision.
+void Summarize(const ReplayCommandOptions& options, OutputFile& out) {
+  const std::vector<std::string>& formats = options.request.formats;
+  const Format format = ParseFormat(formats.size() == 1 ? formats.front() : "fp16").format;
+  const TraceReader trace = OpenTrace(options.trace);
+  Progress progress("replay, summaries", trace.step_count(),
+                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                    ProgressUnit::kCount);
+  WriteSummaries(trace, options.trace.paths, static_cast<float>(MinNormal(format)), out,
+                 [&](size_t steps) { progress.Update(steps); });
+}
+
 // Returns whether an output needs the figures of single tensors, and not only their summary.
 bool WantsTensors(const ReplayCommandOptions& options) {
   return options.results.json || options.results.csv || options.report.details ||
@@ -285,6 +300,7 @@ Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
 }
 
 int RunReplay(ReplayCommandOptions options) {
+  if (options.summaries) RefuseProfiles(options.trace);
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   std::vector<NamedScaledFormat> scaled = TakeScaled(options);
   const bool only_scaled = !scaled.empty() && options.request.formats.empty();
@@ -324,6 +340,8 @@ int RunReplay(ReplayCommandOptions options) {
   CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice(input);
   ResultFiles files(options.results);
+  std::optional<OutputFile> summaries;
+  if (options.summaries) summaries.emplace(*options.summaries);
   Advice advice;
   if (!only_scaled) {
     advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
@@ -341,9 +359,11 @@ int RunReplay(ReplayCommandOptions options) {
     WriteReplayJson(facts, options.trace.paths, RecordOf(options, configured.record),
                     JsonAdvice(advice), expected, runs, *files.json);
   }
+  if (summaries) Summarize(options, *summaries);
   files.Commit();
+  if (summaries) summaries->Commit();
   options.report.optimizers = options.replay.optimizers;
-  if (options.results.wants_report()) {
+  if (options.results.wants_report() && options.summaries != "-") {
     WriteReport(FormatAdviceLines(advice) +
                 ReportText(advice, runs, facts, configured.text, options));
   }
@@ -356,6 +376,9 @@ void VisitOutput(OptionRows& option, ReplayCommandOptions& options) {
   option.Group(kOutputGroup);
   option.Output("--json", options.results.json, "Write the full result as JSON");
   option.Output("--csv", options.results.csv, "Write one row per step, micro-step and tensor");
+  option.Output("--summaries", options.summaries,
+                "Write sparsity, denormals, norm and histogram of each recorded tensor as JSON, as "
+                "Cerebras' trainer logs them");
   VisitExpect(option, options.expectations, "skipped_steps<=3");
   option.OptionalValue(
       "--heat-map{200}", options.heat_map, "BINS",

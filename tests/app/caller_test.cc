@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Commands, RunCommandTest,
                                          "--json OUT/r.json",
                                          "tune TRACE --json OUT/r.json",
                                          "diff TRACE TRACE --json OUT/r.json",
-                                         "summaries TRACE --json OUT/r.json"));
+                                         "replay TRACE --summaries OUT/r.json"));
 
 }  // namespace
 }  // namespace dlsim::sim

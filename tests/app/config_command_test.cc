@@ -94,11 +94,10 @@ TEST(ConfigCommand, GivenAccumulationWinsEvenIfItIsOne) {
 
 TEST(ConfigCommand, ReportsNameTheFileAndItsNotes) {
   const std::string report = Succeed({"replay", kSingle, "--config", kZoo});
-  EXPECT_NE(
-      report.find("\nconfig: " + kZoo +
-                  " (Model Zoo trainer)\nnote: precision_opt_level has no effect on a "
-                  "replay\n"),
-      std::string::npos)
+  EXPECT_NE(report.find("\nconfig: " + kZoo +
+                        " (Model Zoo trainer)\nnote: precision_opt_level has no effect on a "
+                        "replay\n"),
+            std::string::npos)
       << report;
   const std::string scaler = Succeed({"scaler", "--config", kTorch, "--steps", "3"});
   EXPECT_EQ(scaler.find("config: " + kTorch +

@@ -39,7 +39,7 @@ TEST_F(FileArguments, AFileOfATraceIsNoOutput) {
   trace_.WriteBytes(99, "");  // no step: an empty file next to them
   fs::rename(trace_.StepPath(99), trace_.path() + "/trace.json");
   dir_.Write("../" + fs::path(trace_.path()).filename().string() + "/trace.json", "{}");
-  for (const char* command : {"replay", "sweep", "summaries"}) {
+  for (const char* command : {"replay", "sweep"}) {
     for (const char* option : {"--json", "--csv"}) {
       ExpectRefused({command, trace_.path()}, option, file, "a file of the trace");
       ExpectRefused({command, file}, option, file, "TRACE");

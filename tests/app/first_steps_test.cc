@@ -47,7 +47,7 @@ TEST(FirstSteps, TheNumberOfThreadsIsNotSeen) {
                                    {"tune", trace, "--json", "-"},
                                    {"sweep", trace, "--json", "-"},
                                    {"diff", trace, trace, "--json", "-"},
-                                   {"summaries", trace, "--json", "-"}}) {
+                                   {"replay", trace, "--summaries", "-"}}) {
     const auto with = [&](const std::string& threads) {
       Arguments arguments = command;
       arguments.insert(arguments.end(), {"--threads", threads});
@@ -135,7 +135,6 @@ TEST(FirstSteps, HelpHasGroupsAndSaysWhatIsRequired) {
   EXPECT_NE(Succeed({"help", "profile"}).find("-o,--output FILE (required) "), std::string::npos);
   EXPECT_NE(Succeed({"help", "merge"}).find("-o,--output FILE (required) "), std::string::npos);
   EXPECT_NE(Succeed({"help", "join-shards"}).find("PATH (required)"), std::string::npos);
-  EXPECT_NE(Succeed({"help", "summaries"}).find("--quantize (needs --format)"), std::string::npos);
   EXPECT_NE(Succeed({"help", "explain"}).find("[OPTIONS] LOG...\n"), std::string::npos);
 }
 

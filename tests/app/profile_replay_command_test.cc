@@ -121,7 +121,7 @@ TEST_F(ProfileReplayCommandTest, RefusesWhatAProfileCannotAnswer) {
   ExpectFailure({"replay", profile, kAccumulated}, 2, {"TRACE", "profiles"});
   ExpectFailure({"replay", profile, "--tensors", "none*"}, 3, {"--tensors"});
   ExpectFailure({"info", profile, "--tensors", "none*"}, 3, {"--tensors"});
-  ExpectFailure({"summaries", profile}, 2, {"profile"});
+  ExpectFailure({"replay", profile, "--summaries", "-"}, 2, {"TRACE: a profile"});
   Succeed({"replay", profile, "--grad-accum-steps", "4"});
   EXPECT_EQ(SucceedJson({"replay", sums, "--json", "-"})["options"]["accumulate"], "sum-first");
 }

@@ -37,9 +37,6 @@ class Terminal : public testing::Test {
       calls.push_back({"info", trace});
       calls.push_back({"diff", trace, trace});
     }
-    for (const std::string& trace : {kSingle, kAccumulated}) {
-      calls.push_back({"summaries", trace});
-    }
     calls.push_back({"replay", kSingle, "--policy", "torch", "--resume-at", "3"});
     calls.push_back({"replay", kSingle, "--config", kTrainingFiles + "same_path.toml", "--config",
                      kTrainingFiles + "deepspeed_zero3.json"});

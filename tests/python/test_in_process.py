@@ -30,7 +30,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda path: dlsim.tune(TRACE),
     lambda path: dlsim.diff(TRACE, TRACE),
     lambda path: dlsim.profile(TRACE, path / "a.dlprof"),
-    lambda path: dlsim.summaries(TRACE),
+    lambda path: dlsim.replay(TRACE, summaries=path / "a.json"),
     lambda path: dlsim.accumulate(TRACE, formats="fp16"),
     lambda path: dlsim.info(TRACE),
     lambda path: dlsim.formats(),
@@ -129,7 +129,6 @@ for result in (
     dlsim.replay(trace, policies="all", details=True, csv=csv, settings={"growth_factor": 2.5}),
     dlsim.sweep(trace, vary={"growth_factor": [1.5, "2.25"]}, policies="torch"),
     dlsim.tune(trace),
-    dlsim.summaries(trace),
     dlsim.accumulate(trace, formats="fp16"),
     dlsim.scaler("torch", 99, overflow_at=[3], settings={"backoff_factor": 0.25}),
 ):

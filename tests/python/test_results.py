@@ -42,7 +42,6 @@ def tables_of_all(tmp_path: Path) -> dict[str, dict[str, results.Table]]:
         dlsim.scaler("torch", 9, overflow_at=[1, 2], resume_at=4),
         dlsim.info(TRACE),
         dlsim.info(profile),
-        dlsim.summaries(TRACE, tensorflow_histogram=True),
         dlsim.accumulate(TRACE, levels=2),
         dlsim.formats(),
     ]

@@ -92,15 +92,12 @@ def test_profiles_of_parts_merge(tmp_path: Path, profile: Path) -> None:
     assert (tmp_path / "more.dlprof").read_bytes() == profile.read_bytes()
 
 
-def test_info_formats_summaries_and_accumulate_give_the_json_of_the_command() -> None:
+def test_info_formats_and_accumulate_give_the_json_of_the_command() -> None:
     path = str(TRACE)
     assert dlsim.info(TRACE, tensors="out.*").data == run(
         "info", path, "--tensors", "out.*", "--json"
     )
     assert dlsim.formats("cb16", "e5m2").data == run("formats", "cb16", "e5m2", "--json")
-    assert dlsim.summaries(TRACE, scale=2**15, format="cb16", quantize=True).data == run(
-        *("summaries", path, "--scale", "2^15", "--format", "cb16", "--quantize", "--json", "-")
-    )
     assert dlsim.accumulate(
         TRACE, formats="fp16", algorithms=["ring", "tree"], scale=8
     ).data == run(
