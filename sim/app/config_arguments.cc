@@ -90,13 +90,7 @@ Json JsonConfig(const std::string& path, const TrainingConfig& config) {
   add("second", formats.second);
   add("gradients", formats.gradients);
   add("reduce", formats.reduce);
-  Json ranks;
-  if (config.ranks) ranks = {{"count", config.ranks->count}, {"from", config.ranks->from}};
-  return {{"file", path},
-          {"kind", config.kind},
-          {"updates", updates},
-          {"ranks", ranks},
-          {"notes", config.notes}};
+  return {{"file", path}, {"kind", config.kind}, {"updates", updates}, {"notes", config.notes}};
 }
 
 }  // namespace dlsim::sim

@@ -34,10 +34,9 @@ constexpr PythonCommand kPythonCommands[] = {
      "pt act-dumps te hdf5 tensorboard"},
     {"accumulate",
      "Measure the error of summing gradients over ranks in bf16, fp16 or float32 (Python package)",
-     "help world-size= format= algorithm= divide= elements= scale= json= csv= quiet", ""},
+     "help format= algorithm= divide= world-size= scale= tensors= json=", ""},
     {"updates", "Replay recorded updates with weights and states in other formats (Python package)",
-     "help weights= states= first= second= rounding= compensation= master= seed= json= csv= quiet",
-     ""},
+     "help weights= states= rounding= master= set= seed= json=", ""},
 };
 
 std::vector<std::string> Split(const char* text) {

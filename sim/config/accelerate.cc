@@ -133,13 +133,11 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
     TrainingConfig config = plugin && plugin->Has("deepspeed_config_file")
                                 ? ReadPluginFile(file, *plugin, options)
                                 : ReadPlugin(file, mixed_precision, options);
-    if (!config.ranks) config.ranks = AccelerateRanks(file);
     if (named == "fp8") ReadAccelerateFp8(file, config);
     return config;
   }
   TrainingConfig config = {.kind = "Accelerate", .formats = {}, .policies = {}};
   ApplyPrecision(PrecisionNamed(mixed_precision), {"torch", {}}, config);
-  config.ranks = AccelerateRanks(file);
   if (named == "fp8") ReadAccelerateFp8(file, config);
   if (mixed_precision == "fp16") {
     config.notes.push_back(

@@ -158,7 +158,6 @@ TrainingConfig ReadDeepSpeed(const ConfigBlock& file, const ConfigOptions& optio
   NoteNotSimulated(file, config.notes);
   ReadDeepSpeedClipping(values, neox, config);
   ReadDeepSpeedAccumulation(values, config);
-  config.ranks = DeepSpeedRanks(file);
   return config;
 }
 

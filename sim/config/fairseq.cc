@@ -130,7 +130,6 @@ TrainingConfig ReadGroups(const Groups& groups) {
   ReadNormLimit(groups.optimization, "clip_norm", std::nullopt, config);
   config.clipping.rule = ClipRule::kFairseq;
   if (update_freq > 1) config.grad_accum_steps = update_freq;
-  config.ranks = FairseqRanks(groups.common, groups.distributed);
   return config;
 }
 

@@ -218,7 +218,6 @@ TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions&) {
   NoteOldKeys(*trainer, *precision, config.notes);
   ReadClipping(*trainer, config);
   ReadAccumulation(*trainer, config);
-  config.ranks = LightningRanks(file);
   return config;
 }
 

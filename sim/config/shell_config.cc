@@ -10,7 +10,6 @@
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
 #include "sim/config/config_file.h"
-#include "sim/config/data_ranks.h"
 #include "sim/config/hydra_overrides.h"
 #include "sim/config/shell_branches.h"
 #include "sim/config/shell_script.h"
@@ -44,8 +43,9 @@ bool NamesDeepSpeed(std::string_view word) {
   return name == "--deepspeed" || name == "--deepspeed_config" || name == "--deepspeed-config";
 }
 
-// Options on which no scale depends, and that ClearKeys reads: in a branch they are unclear.
-constexpr std::array<std::string_view, 11> kOfUpdates = {"--adam",
+// Options that ClearKeys reads, on which no scale depends, and those from which the window of
+// fairseq follows: in a branch they are unclear.
+constexpr std::array<std::string_view, 13> kOfUpdates = {"--adam",
                                                          "-dtype",
                                                          "precision-aware",
                                                          "grad-reduce",
@@ -55,7 +55,9 @@ constexpr std::array<std::string_view, 11> kOfUpdates = {"--adam",
                                                          "--lr",
                                                          "--weight-decay",
                                                          "--weight_decay",
-                                                         "adam-stats"};
+                                                         "adam-stats",
+                                                         "world-size",
+                                                         "model-parallel-size"};
 
 bool IsOfUpdates(std::string_view name) {
   return std::ranges::any_of(kOfUpdates,
@@ -116,11 +118,6 @@ class ScriptOptions {
         builder_.Key(entry.key);
         builder_.Copy(entry.value, entry.value.line);
       }
-    }
-    const bool has_options = !builder_.open_node().entries.empty();
-    if (has_options && launchers_.size() == 1 && !launchers_.begin()->empty()) {
-      builder_.Key(std::string(kLauncherKey));
-      builder_.Scalar(Kind::kText, std::string(*launchers_.begin()), 0);
     }
     if (!is_complete_) {
       builder_.Key(std::string(1, kUnknownText));
@@ -183,21 +180,9 @@ class ScriptOptions {
                                [](const ShellWord& word) { return word.text.starts_with("--"); });
   }
 
-  // Of a command that runs a Python program; an empty name for none.
-  void NoteLauncher(const std::vector<ShellWord>& words) {
-    std::string_view launcher;
-    bool is_program = false;
-    for (const ShellWord& word : words) {
-      if (launcher.empty()) launcher = LauncherNamed(word.text);
-      is_program = is_program || word.text.ends_with(".py") || word.text == "-m";
-    }
-    if (is_program || !launcher.empty()) launchers_.insert(launcher);
-  }
-
   void ReadOptions(const ShellStatement& statement) {
     if (IsCondition(statement) || IsPattern(statement)) return;
     const std::vector<ShellWord> words = Flatten(statement);
-    NoteLauncher(words);
     for (size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i].text;
       if (const auto found = ParseOverride(word)) Override(*found, words[i].line);
@@ -226,8 +211,7 @@ class ScriptOptions {
     const bool known = found.value.find(kUnknownText) == std::string::npos;
     const bool clear = known && !branches_.IsOpen();
     if (!clear && DecidesVerl(found.path)) undecided_.emplace(line, found.path);
-    const bool is_told = clear || (known && !IsOfRanks(found.path));
-    SetPath(overrides_, found.path, ValueNode(is_told ? found.value : "", line));
+    SetPath(overrides_, found.path, ValueNode(known ? found.value : "", line));
   }
 
   // Others' overrides change a file that is not here.
@@ -267,7 +251,7 @@ class ScriptOptions {
     if (copied_.contains({name, value})) return;
     builder_.Key(name);
     if (AddWrittenFile(name, value, line)) return;
-    const bool unclear = branches_.IsOpen() && (IsOfUpdates(name) || IsOfRanks(name));
+    const bool unclear = branches_.IsOpen() && IsOfUpdates(name);
     const std::string text = unclear ? std::string(1, kUnknownText) : TruthOf(name, value);
     const ConfigNode node = ValueNode(text.empty() ? "true" : text, line);
     builder_.Scalar(node.kind, node.text, line);
@@ -303,7 +287,6 @@ class ScriptOptions {
   ConfigNode overrides_ = TableNode({});
   bool is_complete_ = true;               // false if a word may be options that only a run tells
   std::map<int, std::string> undecided_;  // decisive overrides that the script chooses, by line
-  std::set<std::string_view> launchers_;  // of the commands that run a program
   ShellBranches branches_{DecisiveOptions};
 };
 

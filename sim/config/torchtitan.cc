@@ -53,7 +53,6 @@ TrainingConfig ReadTorchtitan(const ConfigBlock& file, const ConfigOptions&) {
     config.updates = {.formats = TorchtitanFormats(pure, "bf16"), .settings = TorchtitanAdam(file)};
   ReadNormLimit(*training, "max_norm", 1.0, config);
   ReadTorchaoRecipes(file, config);
-  config.ranks = TorchtitanRanks(file);
   return config;
 }
 

@@ -109,10 +109,6 @@ TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
   if (options.backend && dialect.backend == HasBackend::kNo) {
     config.notes.push_back("--backend has no effect on this kind of file");
   }
-  if (root.Find(kLauncherKey) != nullptr) {
-    const ConfigNode arguments = ArgumentTable(root);
-    if (auto ranks = LaunchedRanks(ConfigBlock(file, arguments))) config.ranks = std::move(ranks);
-  }
   if (config.grad_accum_steps.value_or(1) > 1) {
     const std::string steps = std::to_string(*config.grad_accum_steps);
     config.notes.push_back("training accumulates " + steps +

@@ -14,7 +14,6 @@
 #include "dlsim/sim/clipping.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "sim/config/config_tree.h"
-#include "sim/config/data_ranks.h"
 #include "sim/config/update_formats.h"
 
 namespace dlsim::sim {
@@ -56,7 +55,6 @@ struct TrainingConfig {
   std::optional<int64_t> precision_opt_level = std::nullopt;
   std::optional<FiniteTest> finite_test = std::nullopt;
   UpdateRules updates = {};
-  std::optional<DataRanks> ranks = std::nullopt;  // that sum their gradients
   std::vector<std::string> notes = {};  // one line each: what the file does not say or surprises
 };
 

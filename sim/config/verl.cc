@@ -291,7 +291,6 @@ TrainingConfig ReadVerl(const ConfigBlock& file, const ConfigOptions& options) {
   TrainingConfig config = is_megatron
                               ? ReadWithMegatron(engine, TableOrEmpty(actor, "optim"), options)
                               : ReadActorWithFsdp(file, actor, options);
-  config.ranks = VerlRanks(file, is_megatron ? &engine : nullptr);
   NoteBaseFile(file, config);
   NoteVerl(config);
   return config;
