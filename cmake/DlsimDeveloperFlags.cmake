@@ -59,12 +59,13 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   # kernels do: RoundedLanes is returned, VectorCounter keeps its maximum. NEON runs instead.
   set(disabled_targets "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
 else()
-  # The AVX-512 of Ice Lake and Zen 4 runs kernels no faster than that of Skylake, and what has SSSE3 has
-  # SSE4 since 2010.
-  set(disabled_targets "HWY_SSSE3|HWY_AVX3_DL")
+  # The AVX-512 of Ice Lake and Zen 4 runs kernels no faster than that of Skylake. Processors without
+  # AVX2 are from before 2013, or the cheapest of their year: they run the scalar kernels. Bit 14 is
+  # HWY_SSE2, which Highway 1.0.3 does not have.
+  set(disabled_targets "(1LL << 14)|HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL")
   if(DLSIM_FEW_SIMD_TARGETS)
-    # Sanitizers see in two kinds of vectors what they would see in four, which take minutes each.
-    string(APPEND disabled_targets "|HWY_SSE4|HWY_AVX3")
+    # Sanitizers see in one kind of vectors what they would see in two, which take minutes each.
+    string(APPEND disabled_targets "|HWY_AVX3")
   endif()
 endif()
 target_compile_definitions(dlsim_simd_targets INTERFACE "HWY_DISABLED_TARGETS=(${disabled_targets})")

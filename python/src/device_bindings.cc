@@ -21,14 +21,14 @@ namespace dlsim::python {
 namespace {
 
 using Queue = std::tuple<int, uintptr_t>;                     // device, stream
-using Memory = std::tuple<uintptr_t, uint64_t, std::string>;  // address, elements, type
+using DeviceMemory = std::tuple<uintptr_t, uint64_t, std::string>;  // address, elements, type
 
 DeviceQueue QueueOf(const Queue& queue) {
   const auto& [device, stream] = queue;
   return {device, reinterpret_cast<gpu::Stream>(stream)};
 }
 
-gpu::DeviceTensor TensorOf(const Memory& memory) {
+gpu::DeviceTensor TensorOf(const DeviceMemory& memory) {
   const auto& [address, elements, element] = memory;
   gpu::DeviceTensor tensor;
   tensor.values = reinterpret_cast<const void*>(address);
@@ -37,7 +37,7 @@ gpu::DeviceTensor TensorOf(const Memory& memory) {
   return tensor;
 }
 
-void Encode(const Queue& queue, const Memory& values, const Conversion& conversion,
+void Encode(const Queue& queue, const DeviceMemory& values, const Conversion& conversion,
             const Draws& draws, uintptr_t codes) {
   const ArrayConversion how = ConversionOf(conversion, draws);
   gpu::DeviceTensor tensor = TensorOf(values);
@@ -53,7 +53,7 @@ void Decode(const Queue& queue, uintptr_t codes, const NamedFormat& format, uint
                  reinterpret_cast<float*>(values), count);
 }
 
-nb::list Measure(const Queue& queue, const Memory& values, const std::vector<Question>& questions,
+nb::list Measure(const Queue& queue, const DeviceMemory& values, const std::vector<Question>& questions,
                  uint64_t seed, uint32_t stream) {
   const std::vector<Measurement> asked = QuestionsOf(questions, {seed, stream});
   gpu::DeviceTensor tensor = TensorOf(values);

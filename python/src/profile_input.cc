@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 4096;  // as in a trace
 
-DType DTypeOf(const std::string& name, const Array& array) {
+DType DTypeOf(const std::string& name, const HostArray& array) {
   const nb::dlpack::dtype dtype = array.dtype();
   if (dtype == nb::dtype<float>()) return DType::kF32;
   if (dtype == nb::dtype<double>()) return DType::kF64;
@@ -44,7 +44,7 @@ Role RoleOf(const std::string& name, std::string_view role) {
   throw UsageError(Quoted(name), "unknown role", "grad, act_grad, act or value", Quoted(role));
 }
 
-void Describe(const Array& array, TraceTensor& tensor) {
+void Describe(const HostArray& array, TraceTensor& tensor) {
   tensor.dtype = DTypeOf(tensor.name, array);
   for (size_t axis = 0; axis < array.ndim(); ++axis) tensor.shape.push_back(array.shape(axis));
   tensor.memory = static_cast<const std::byte*>(array.data());

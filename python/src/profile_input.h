@@ -18,12 +18,12 @@ namespace dlsim::python {
 
 namespace nb = nanobind;
 
-using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using HostArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 // Dense memory by its address: the CUDA device that has it (-1 = the host), address, element type,
 // shape.
 using Memory = std::tuple<int, uintptr_t, std::string, std::vector<uint64_t>>;
 // Name, role ("grad" or "act_grad"), values.
-using NamedArray = std::tuple<std::string, std::string, std::variant<Array, Memory>>;
+using NamedArray = std::tuple<std::string, std::string, std::variant<HostArray, Memory>>;
 using Metadata = std::map<std::string, std::string>;
 // Number of the micro-step (-1 = none), loss scale that the values carry, metadata, tensors.
 using Part = std::tuple<int64_t, double, Metadata, std::vector<NamedArray>>;

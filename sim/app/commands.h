@@ -3,7 +3,6 @@
 // for it, it runs and returns the exit code.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,15 +16,19 @@ namespace dlsim::sim {
 // Set by the subcommand that was chosen.
 using Action = std::function<int()>;
 
+// Adds a command; what `chosen` does, the command line asks for.
+CLI::App& AddCommand(CLI::App& app, const std::string& name, const std::string& description,
+                     const std::string& footer, std::function<void()> chosen);
+
 // Adds a command whose options are those of Options::Visit and which `run` carries out.
 template <class Options, class Argument>
 void AddCommand(CLI::App& app, Action& action, int (*run)(Argument), const std::string& name,
                 const std::string& description, const std::string& footer) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const command = app.add_subcommand(name, description)->footer(footer);
-  OptionRows rows(*command);
+  OptionRows rows(AddCommand(app, name, description, footer, [options, run, &action] {
+    action = [options, run] { return run(*options); };
+  }));
   options->Visit(rows);
-  command->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
 }
 
 void AddFormatsCommand(CLI::App& app, Action& action);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim completion, written from the options of every command, and dlsim help.
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>

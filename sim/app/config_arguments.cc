@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/config_arguments.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -12,7 +13,7 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::st
                             const std::string& win) {
   const bool several = files == ConfigFiles::kSeveral;
   option.Group(kTryGroup);
-  CLI::Option* const config =
+  OptionRow config =
       option("--config", paths, "FILE",
              "Take " + taken +
                  " from a training configuration: YAML, JSON or "
@@ -22,7 +23,7 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::st
                  win + " override it" +
                  (several ? "; repeatable, to compare the runs of several files" : ""));
   // Several are taken here, so that ReadConfig can say which command compares them.
-  if (!several) config->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  if (!several) config.TakeAll();
   std::vector<std::pair<std::string_view, std::string_view>> kinds;
   for (const std::string_view kind : ConfigKinds()) kinds.emplace_back(kind, kind);
   option.Choice(

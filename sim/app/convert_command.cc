@@ -26,21 +26,20 @@ struct ConvertCommandOptions {
 void ConvertCommandOptions::Visit(OptionRows& option) {
   OptionRows direction = option.OneOf("Direction");
   direction("--to", to, "FORMAT", "Encode floats to this format", FormatNames());
-  CLI::Option* const decodes =
-      direction("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames());
+  direction("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames());
   conversion.Visit(option);
   option("--scale", scale, "S",
          "Multiply by S in float32 before encoding, or by its reciprocal after decoding (default "
          "1)");
   VisitNpyVoid(option, npy_void);
   for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
-    option.Named(name)->excludes(decodes);
+    option.Named(name).Excludes("--from");
   }
   VisitDevice(option, device);
   option.Threads();
   option.Argument("IN", input, "Input .npy file: f2, f4 or f8 values, or uint16 or uint32 codes")
-      ->required();
-  option.Argument("OUT", output, "Output .npy file; - is standard output")->required();
+      .Required();
+  option.Argument("OUT", output, "Output .npy file; - is standard output").Required();
 }
 
 int RunConvert(const ConvertCommandOptions& options) {

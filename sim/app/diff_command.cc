@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim diff: two runs of one model compared, tensor by tensor and step by step.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ struct DiffOptions {
   void Visit(OptionRows& option) {
     constexpr const char* kRun =
         "A trace, in any form that dlsim replay reads, or a profile (.dlprof)";
-    option.Argument("A", a, kRun)->required();
-    option.Argument("B", b, kRun)->required();
+    option.Argument("A", a, kRun).Required();
+    option.Argument("B", b, kRun).Required();
     VisitReading(option, trace);
     option.Group("Comparison");
     option("--align", alignment, "RULE",

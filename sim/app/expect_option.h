@@ -2,6 +2,7 @@
 // The option --expect of every command that has it: what is required, and the exit code.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>

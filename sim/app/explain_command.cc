@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim explain: what a training log says of its loss scale, without a trace.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,7 @@ struct ExplainOptions {
             "LOG", logs,
             "The log of one training run, or its parts in order: text, trainer_state.json or CSV; "
             "'-' for standard input")
-        ->required();
+        .Required();
     option.Group(kTryGroup);
     option("--format", format, "F",
            "Number format of the gradients, from which their bounds follow (default fp16)",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/file_arguments.h"
 
+#include <CLI/CLI.hpp>
 #include <sys/stat.h>
 
 #include <algorithm>

@@ -2,9 +2,12 @@
 // The files that a command line names: nothing that is read is written.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace dlsim::sim {
 

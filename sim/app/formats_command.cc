@@ -2,6 +2,7 @@
 // dlsim formats: the table of formats, computed from its rows.
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How --help writes options, and the groups that they are in.
+// How --help writes options.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
 
 namespace dlsim::sim {
-
-inline constexpr const char* kInputGroup = "Input";
-inline constexpr const char* kTryGroup = "What to try";
-inline constexpr const char* kEmulationGroup = "Emulation";
-inline constexpr const char* kComputationGroup = "Computation";
-inline constexpr const char* kOutputGroup = "Output";
 
 // Says of an option whether it is required and which others it needs or excludes.
 class HelpFormatter : public CLI::Formatter {

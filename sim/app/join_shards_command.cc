@@ -22,10 +22,10 @@ struct JoinShardsOptions {
             "RUN", path,
             "The path that the recorders were given: a directory, or FILE.dlprof for the profiles "
             "FILE.shard-00000-of-00004.dlprof")
-        ->required();
+        .Required();
     option("-o,--output", output, "PATH",
            "The result: a directory without a trace, or a .dlprof file")
-        ->required();
+        .Required();
     option("--quiet", quiet, "No summary; errors only");
   }
 };

@@ -26,9 +26,9 @@ struct MergeCommandOptions {
     option
         .Argument("PROFILE", paths,
                   "Profiles with the same settings, such as those of dlsim profile --shard")
-        ->required();
+        .Required();
     option.Group(kOutputGroup);
-    option("-o,--output", output, "FILE", "The merged profile")->required();
+    option("-o,--output", output, "FILE", "The merged profile").Required();
     option("--partial", partial,
            "Allow missing shards, and steps that are in several profiles if they are the same in "
            "all");

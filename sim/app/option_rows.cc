@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/option_rows.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 
 #include "dlsim/error.h"
@@ -19,7 +20,26 @@ uint64_t ParsePositive(const std::string& option, const std::string& text) {
   return static_cast<uint64_t>(value);
 }
 
+OptionRow Offer(CLI::Option* option, std::vector<std::string> offered) {
+  return OptionRow(offered.empty() ? *option : *OfferValues(option, std::move(offered)));
+}
+
 }  // namespace
+
+OptionRow& OptionRow::Required() {
+  option_.required();
+  return *this;
+}
+
+OptionRow& OptionRow::Excludes(const std::string& name) {
+  option_.excludes(name);
+  return *this;
+}
+
+OptionRow& OptionRow::TakeAll() {
+  option_.expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  return *this;
+}
 
 // All of 64 bits, which ParseInteger does not have.
 void ReadValue(const std::string& option, const std::string& text, uint64_t& value) {
@@ -46,19 +66,66 @@ void ReadValue(const std::string& option, const std::string& text, std::optional
   if (!text.empty()) value = ParseNumber(text, option);
 }
 
-CLI::Option* OptionRows::operator()(const std::string& name, uint64_t& field,
-                                    const std::string& help) {
+void OptionRows::Group(const char* group) { command_.option_defaults()->group(group); }
+
+OptionRows OptionRows::OneOf(const std::string& group) {
+  CLI::Option_group* const options = command_.add_option_group(group);
+  options->require_option(1);
+  return OptionRows(*options);
+}
+
+OptionRow OptionRows::Named(const std::string& name) {
+  return OptionRow(*command_.get_option(name));
+}
+
+template <TextField T>
+OptionRow OptionRows::Argument(const std::string& name, T& field, const std::string& help,
+                               std::vector<std::string> offered) {
+  return Offer(command_.add_option(name, field, help), std::move(offered));
+}
+
+template <TextField T>
+OptionRow OptionRows::Text(const std::string& name, T& field, const char* value,
+                           const std::string& help, std::vector<std::string> offered) {
+  CLI::Option* const option = command_.add_option(name, field, help);
+  return Offer(option->option_text(value)->allow_extra_args(false), std::move(offered));
+}
+
+template OptionRow OptionRows::Argument(const std::string&, std::string&, const std::string&,
+                                        std::vector<std::string>);
+template OptionRow OptionRows::Argument(const std::string&, std::optional<std::string>&,
+                                        const std::string&, std::vector<std::string>);
+template OptionRow OptionRows::Argument(const std::string&, std::vector<std::string>&,
+                                        const std::string&, std::vector<std::string>);
+template OptionRow OptionRows::Text(const std::string&, std::string&, const char*,
+                                    const std::string&, std::vector<std::string>);
+template OptionRow OptionRows::Text(const std::string&, std::optional<std::string>&, const char*,
+                                    const std::string&, std::vector<std::string>);
+template OptionRow OptionRows::Text(const std::string&, std::vector<std::string>&, const char*,
+                                    const std::string&, std::vector<std::string>);
+
+OptionRow OptionRows::operator()(const std::string& name, bool& field, const std::string& help) {
+  return OptionRow(*command_.add_flag(name, field, help));
+}
+
+OptionRow OptionRows::OptionalValue(const std::string& name_and_value, std::string& field,
+                                    const char* value, const std::string& help) {
+  return OptionRow(*command_.add_flag(name_and_value, field, help)->option_text(value));
+}
+
+OptionRow OptionRows::operator()(const std::string& name, uint64_t& field,
+                                 const std::string& help) {
   return (*this)(name, field, "N", help + " (default " + std::to_string(field) + ")");
 }
 
-CLI::Option* OptionRows::Read(const std::string& name, const Reader& read, const char* value,
-                              const std::string& help, std::vector<std::string> offered) {
+OptionRow OptionRows::Read(const std::string& name, const Reader& read, const char* value,
+                           const std::string& help, std::vector<std::string> offered) {
   CLI::Option* const option = command_.add_option_function<std::string>(name, read, help);
   return Offer(option->option_text(value), std::move(offered));
 }
 
-CLI::Option* OptionRows::ReadEach(const std::string& name, const Reader& read, const char* value,
-                                  const std::string& help, std::vector<std::string> offered) {
+OptionRow OptionRows::ReadEach(const std::string& name, const Reader& read, const char* value,
+                               const std::string& help, std::vector<std::string> offered) {
   const auto read_all = [read](const std::vector<std::string>& texts) {
     for (const std::string& text : texts) read(text);
   };
@@ -94,10 +161,6 @@ void OptionRows::Memory(uint64_t& bytes) {
   Read("--memory", read, "MIB",
        "Memory in MiB for steps that are measured ahead (default " +
            std::to_string(bytes / kMebibyte) + "); the results do not depend on it");
-}
-
-CLI::Option* OptionRows::Offer(CLI::Option* option, std::vector<std::string> offered) {
-  return offered.empty() ? option : OfferValues(option, std::move(offered));
 }
 
 }  // namespace dlsim::sim

@@ -2,9 +2,9 @@
 // The options of a command, each written once: its name, the field that it fills, what stands for
 // its value, and its help. A struct of options has them in Visit(OptionRows&). The help, shell
 // completion, `dlsim --dump-options` (Python's keywords) and the values in results come from it.
+// CLI11, which takes six seconds to compile, is behind it: only what implements it includes that.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -15,12 +15,21 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
-#include "sim/app/help_format.h"
 #include "sim/app/option_values.h"
-#include "sim/base/json_value.h"
 #include "sim/base/suggest.h"
 
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
 namespace dlsim::sim {
+
+inline constexpr const char* kInputGroup = "Input";
+inline constexpr const char* kTryGroup = "What to try";
+inline constexpr const char* kEmulationGroup = "Emulation";
+inline constexpr const char* kComputationGroup = "Computation";
+inline constexpr const char* kOutputGroup = "Output";
 
 // How the text of an option becomes its value; these throw UsageError, which names the option. An
 // integer is 0 or more, or 1 or more where it may be missing.
@@ -46,6 +55,20 @@ template <class T>
 concept TextField = std::same_as<T, std::string> || std::same_as<T, std::optional<std::string>> ||
     std::same_as<T, std::vector<std::string>>;
 
+// An option that was declared.
+class OptionRow {
+ public:
+  explicit OptionRow(CLI::Option& option) : option_(option) {}
+
+  OptionRow& Required();
+  OptionRow& Excludes(const std::string& name);
+  // Where it is given several times, all values are taken, as of a list; the help says one.
+  OptionRow& TakeAll();
+
+ private:
+  CLI::Option& option_;
+};
+
 class OptionRows {
  public:
   // Reads the text of one value.
@@ -55,44 +78,33 @@ class OptionRows {
   explicit OptionRows(CLI::App& command) : command_(command) {}
 
   // The options that follow are in this group of the help.
-  void Group(const char* group) { command_.option_defaults()->group(group); }
+  void Group(const char* group);
 
   // Options of which one must be given, as a group.
-  OptionRows OneOf(const std::string& group) {
-    CLI::Option_group* const options = command_.add_option_group(group);
-    options->require_option(1);
-    return OptionRows(*options);
-  }
+  OptionRows OneOf(const std::string& group);
 
   // The option of this name that was declared before.
-  CLI::Option* Named(const std::string& name) { return command_.get_option(name); }
+  OptionRow Named(const std::string& name);
 
   // An argument, such as TRACE.
   template <TextField T>
-  CLI::Option* Argument(const std::string& name, T& field, const std::string& help,
-                        std::vector<std::string> offered = {}) {
-    return Offer(command_.add_option(name, field, help), std::move(offered));
-  }
+  OptionRow Argument(const std::string& name, T& field, const std::string& help,
+                     std::vector<std::string> offered = {});
 
   // A flag.
-  CLI::Option* operator()(const std::string& name, bool& field, const std::string& help) {
-    return command_.add_flag(name, field, help);
-  }
+  OptionRow operator()(const std::string& name, bool& field, const std::string& help);
 
   // A flag that takes a value after '='; without one it is what stands in braces after the name.
-  CLI::Option* OptionalValue(const std::string& name_and_value, std::string& field,
-                             const char* value, const std::string& help) {
-    return command_.add_flag(name_and_value, field, help)->option_text(value);
-  }
+  OptionRow OptionalValue(const std::string& name_and_value, std::string& field, const char* value,
+                          const std::string& help);
 
   // An option with a value, for which `value` stands in the help; where the field is a list, it may
   // be given several times. `offered` are names that the value may be; those of an enum are known.
   template <class T>
-  CLI::Option* operator()(const std::string& name, T& field, const char* value,
+  OptionRow operator()(const std::string& name, T& field, const char* value,
                           const std::string& help, std::vector<std::string> offered = {}) {
     if constexpr (TextField<T>) {
-      CLI::Option* const option = command_.add_option(name, field, help);
-      return Offer(option->option_text(value)->allow_extra_args(false), std::move(offered));
+      return Text(name, field, value, help, std::move(offered));
     } else {
       const auto read = [name, &field](const std::string& text) { ReadValue(name, text, field); };
       if constexpr (requires { NamesOf<T>(); }) offered = Texts(NamesOf<T>());
@@ -107,11 +119,11 @@ class OptionRows {
   }
 
   // A count, whose default value the help tells.
-  CLI::Option* operator()(const std::string& name, uint64_t& field, const std::string& help);
+  OptionRow operator()(const std::string& name, uint64_t& field, const std::string& help);
 
   // One of several names, and what each stands for.
   template <class T, class Field>
-  CLI::Option* Choice(const std::string& name, Field& field,
+  OptionRow Choice(const std::string& name, Field& field,
                       const std::vector<std::pair<std::string_view, T>>& choices, const char* value,
                       const std::string& help) {
     std::vector<std::string_view> names;
@@ -123,13 +135,13 @@ class OptionRows {
   }
 
   // An option whose text is read in a way of its own, at once; and one that may be repeated.
-  CLI::Option* Read(const std::string& name, const Reader& read, const char* value,
+  OptionRow Read(const std::string& name, const Reader& read, const char* value,
                     const std::string& help, std::vector<std::string> offered = {});
-  CLI::Option* ReadEach(const std::string& name, const Reader& read, const char* value,
+  OptionRow ReadEach(const std::string& name, const Reader& read, const char* value,
                         const std::string& help, std::vector<std::string> offered = {});
 
   // A file to write; the help adds that it may be standard output.
-  CLI::Option* Output(const std::string& name, std::optional<std::string>& field,
+  OptionRow Output(const std::string& name, std::optional<std::string>& field,
                       const std::string& help) {
     return (*this)(name, field, "FILE", help + "; - is standard output");
   }
@@ -144,7 +156,9 @@ class OptionRows {
   static std::vector<std::string> Texts(const std::vector<std::string_view>& names) {
     return {names.begin(), names.end()};
   }
-  CLI::Option* Offer(CLI::Option* option, std::vector<std::string> offered);
+  template <TextField T>
+  OptionRow Text(const std::string& name, T& field, const char* value, const std::string& help,
+                 std::vector<std::string> offered);
 
   CLI::App& command_;
 };

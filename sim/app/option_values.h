@@ -2,10 +2,13 @@
 // The names that an option or argument takes, for shell completion and `dlsim --dump-options`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <map>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class Option;
+}
 
 namespace dlsim::sim {
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -184,7 +185,7 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
   option.Threads();
   option.Memory(memory_bytes);
   option.Group(kOutputGroup);
-  option("-o,--output", output, "FILE", "The profile to write")->required();
+  option("-o,--output", output, "FILE", "The profile to write").Required();
   option("--shard", shard, "I/N",
          "Profile only part I of N nearly equal parts of the steps; dlsim merge joins the parts");
   option("--extend", extend, "Keep the steps of an existing profile and add the missing ones");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/profile_summary.h"
 
+#include <nlohmann/json.hpp>
+
 #include <fmt/format.h>
 
 #include "dlsim/error.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands that only the Python package has: listed here, so that dlsim has one list of them.
+#include <CLI/CLI.hpp>
 #include <sstream>
 #include <string>
 #include <string_view>

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -172,6 +173,13 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
 }
 
 }  // namespace
+
+CLI::App& AddCommand(CLI::App& app, const std::string& name, const std::string& description,
+                     const std::string& footer, std::function<void()> chosen) {
+  CLI::App* const command = app.add_subcommand(name, description)->footer(footer);
+  command->callback(std::move(chosen));
+  return *command;
+}
 
 int RunCommand(int argc, char** argv) {
   const OfferedNames offered;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim scaler: one policy alone, on a given list of overflow steps.
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>

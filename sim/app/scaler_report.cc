@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "dlsim/sim/policies.h"
 #include "sim/base/number.h"

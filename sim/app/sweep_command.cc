@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim sweep: very many formats, policies and parameters in one pass.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>

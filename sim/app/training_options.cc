@@ -2,6 +2,7 @@
 #include "sim/app/training_options.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "dlsim/error.h"

@@ -2,6 +2,7 @@
 // dlsim tune: loss-scale parameters for a trace.
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>

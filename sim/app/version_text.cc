@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/version_text.h"
 
+#include <nlohmann/json.hpp>
+
 #include "dlsim/simd.h"
 #include "sim/base/json_value.h"
 #include "sim/dlsim_commit.h"

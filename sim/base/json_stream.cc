@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/base/json_stream.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace dlsim::sim {

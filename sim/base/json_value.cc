@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "sim/base/counter_columns.h"
@@ -56,6 +57,10 @@ Json JsonNumber(double value) {
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
   return value;
 }
+
+Json JsonNumber(int64_t value) { return value; }
+Json JsonNumber(uint64_t value) { return value; }
+Json JsonNumber(int value) { return value; }
 
 Json JsonFields(std::span<const NamedValue> fields) {
   Json object = Json::object();

@@ -2,10 +2,10 @@
 // Pieces of JSON that several results share.
 #pragma once
 
-#include <concepts>
-#include <nlohmann/json.hpp>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
-#include <vector>
+#include <string>
 
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/tensor_stats.h"
@@ -16,7 +16,9 @@ using Json = nlohmann::ordered_json;
 
 // A number, or the text "inf", "-inf" or "nan", which JSON numbers cannot express.
 Json JsonNumber(double value);
-Json JsonNumber(std::integral auto value) { return value; }
+Json JsonNumber(int64_t value);
+Json JsonNumber(uint64_t value);
+Json JsonNumber(int value);
 
 // The object {name: value, ...} of parameters or of a state.
 Json JsonFields(std::span<const NamedValue> fields);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"

@@ -2,6 +2,7 @@
 #include "sim/replay/replay_json.h"
 
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "sim/advice/advice_text.h"
 #include "sim/base/counter_columns.h"

@@ -26,11 +26,6 @@ int64_t FoundTargets() {
 #if HWY_ARCH_X86
   __builtin_cpu_init();
   int64_t targets = HWY_STATIC_TARGET | HWY_EMU128 | HWY_SCALAR;
-  if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul") ||
-      !__builtin_cpu_supports("aes")) {
-    return targets;
-  }
-  targets |= HWY_SSE4;
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
       !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2")) {
     return targets;

@@ -26,8 +26,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #undef DLSIM_HAS_CHUNK_ROWS
-// With SSSE3, whose 64-bit lanes are emulated, the lane-generic path is the faster one.
-#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_SSSE3
+#if HWY_TARGET != HWY_SCALAR
 #define DLSIM_HAS_CHUNK_ROWS 1
 #else
 #define DLSIM_HAS_CHUNK_ROWS 0

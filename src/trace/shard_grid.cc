@@ -15,7 +15,6 @@
 namespace dlsim {
 namespace {
 
-using Json = nlohmann::json;
 
 constexpr uint64_t kMaxPieces = 1'000'000;
 
@@ -172,12 +171,12 @@ void Place(const ShardGrids& grids, uint64_t count, WholeTensor& tensor) {
   if (parts != count || !LayByCuts(cuts, tensor)) LayFlat(tensor);
 }
 
-std::vector<ShardCut> ReadCuts(const std::string& place, const Json& value) {
+std::vector<ShardCut> ReadCuts(const std::string& place, const nlohmann::json& value) {
   std::vector<ShardCut> cuts;
   uint64_t parts = 1;
   bool good = value.is_array() && value.size() <= kMaxRank;
   for (size_t i = 0; good && i < value.size(); ++i) {
-    const Json& cut = value[i];
+    const nlohmann::json& cut = value[i];
     good = cut.is_array() && cut.size() == 2 && cut[0].is_number_unsigned() &&
            cut[1].is_number_unsigned();
     if (!good) break;
@@ -199,7 +198,7 @@ void AddShardGrids(const std::string& place, const std::map<std::string, std::st
   const auto entry = metadata.find(std::string(kShardGridKey));
   if (entry == metadata.end()) return;
   CheckStrictJson(place, entry->second);
-  const Json json = Json::parse(entry->second);
+  const nlohmann::json json = nlohmann::json::parse(entry->second);
   if (!json.is_object()) throw InputError(place, "metadata 'shard_grid' is not a JSON object");
   for (const auto& [name, value] : json.items()) {
     grids.try_emplace(name, ReadCuts(place, value));

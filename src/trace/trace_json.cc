@@ -8,14 +8,13 @@
 namespace dlsim {
 namespace {
 
-using Json = nlohmann::json;
 
 constexpr uint64_t kMaxStep = 999'999'999'999'999'999;  // 18 digits, as in file names
 
-std::vector<std::string> ReadFiles(const std::string& place, const Json& value) {
+std::vector<std::string> ReadFiles(const std::string& place, const nlohmann::json& value) {
   if (!value.is_array()) throw InputError(place, "'files' has a wrong value", "an array of names");
   std::vector<std::string> files;
-  for (const Json& entry : value) {
+  for (const nlohmann::json& entry : value) {
     if (!entry.is_string() || !ParseStepName(entry.get_ref<const std::string&>())) {
       throw InputError(place, "'files' has a wrong entry",
                        "a name like 'step-00000000.safetensors'",
@@ -26,12 +25,12 @@ std::vector<std::string> ReadFiles(const std::string& place, const Json& value) 
   return files;
 }
 
-std::vector<int64_t> ReadSteps(const std::string& place, const Json& value) {
+std::vector<int64_t> ReadSteps(const std::string& place, const nlohmann::json& value) {
   if (!value.is_array()) {
     throw InputError(place, "'steps' has a wrong value", "an array of step numbers");
   }
   std::vector<int64_t> steps;
-  for (const Json& entry : value) {
+  for (const nlohmann::json& entry : value) {
     if (!entry.is_number_unsigned() || entry.get<uint64_t>() > kMaxStep) {
       throw InputError(place, "'steps' has a wrong entry", "a step number",
                        Printable(entry.is_number() ? entry.dump() : entry.type_name()));
@@ -41,7 +40,7 @@ std::vector<int64_t> ReadSteps(const std::string& place, const Json& value) {
   return steps;
 }
 
-RoleMap ReadRoles(const std::string& place, const Json& value) {
+RoleMap ReadRoles(const std::string& place, const nlohmann::json& value) {
   if (!value.is_object()) throw InputError(place, "'roles' has a wrong value", "an object");
   RoleMap roles;
   for (const auto& [name, role] : value.items()) {
@@ -61,7 +60,7 @@ RoleMap ReadRoles(const std::string& place, const Json& value) {
 
 TraceJson ReadTraceJson(const std::string& path) {
   const std::string place = Printable(path);
-  const Json json = ReadJsonFile(path);
+  const nlohmann::json json = ReadJsonFile(path);
   if (!json.is_object()) throw InputError(place, "is not a JSON object");
   TraceJson trace;
   for (const auto& [key, value] : json.items()) {
