@@ -11,7 +11,6 @@ void BindDeviceArrays(nanobind::module_& module);
 void BindEngine(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
 void BindHeldStep(nanobind::module_& module);
-void BindKernelTimer(nanobind::module_& module);
 void BindProfileReader(nanobind::module_& module);
 void BindProfiles(nanobind::module_& module);
 void BindRules(nanobind::module_& module);

@@ -64,5 +64,4 @@ NB_MODULE(_core, module) {
   dlsim::python::BindProfiles(module);
   dlsim::python::BindArrays(module);
   dlsim::python::BindDeviceArrays(module);
-  dlsim::python::BindKernelTimer(module);
 }
