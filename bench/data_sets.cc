@@ -7,10 +7,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <new>
 #include <random>
-
-#include "dlsim/convert.h"
+#include <utility>
 
 namespace dlsim::bench {
 namespace {
@@ -37,64 +38,43 @@ void FillValues(DataSet data, int thread, std::span<float> values) {
 }
 
 // Whole huge pages: with 4 KiB pages the cache sets that an array falls into differ from run to
-// run, and with them the speed in L2.
+// run, and with them the speed in L2. Written once, or all reads would hit the kernel's zero page.
 std::byte* Allocate(size_t bytes) {
   const size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* memory = std::aligned_alloc(kHugePage, rounded);
   if (memory == nullptr) throw std::bad_alloc();
   madvise(memory, rounded, MADV_HUGEPAGE);
+  std::memset(memory, 1, rounded);
   return static_cast<std::byte*>(memory);
+}
+
+template <class T, class Memory>
+std::span<T> View(Memory& memory, size_t elements) {
+  if (memory == nullptr) memory.reset(Allocate(elements * sizeof(T)));
+  return {reinterpret_cast<T*>(memory.get()), elements};
 }
 
 }  // namespace
 
-std::string SizeName(Size size) {
-  return size == Size::kL1 ? "L1" : size == Size::kL2 ? "L2" : "DRAM";
-}
+void Arrays::Free::operator()(std::byte* memory) const { std::free(memory); }
 
-std::string DataSetName(DataSet data) {
-  return data == DataSet::kAny ? "-" : data == DataSet::kNormal ? "normal" : "grad";
-}
-
-void ArrayStore::Free::operator()(std::byte* memory) const { std::free(memory); }
-
-size_t ArrayStore::Elements(Size size) const {
-  if (size == Size::kDram) return dram_elements_;
-  return size == Size::kL1 ? size_t{16} << 8 : size_t{256} << 8;
-}
-
-template <class T, class Fill>
-std::span<T> ArrayStore::Find(Size size, int thread, const std::string& what, const Fill& fill) {
-  const std::lock_guard lock(mutex_);
-  auto& memory = memory_[{size, thread, what}];
-  const size_t elements = Elements(size);
+std::span<const float> Arrays::Values(DataSet data) {
+  Memory& memory = values_[static_cast<size_t>(data)];
   const bool is_new = memory == nullptr;
-  if (is_new) memory.reset(Allocate(elements * sizeof(T)));
-  const std::span<T> array(reinterpret_cast<T*>(memory.get()), elements);
-  if (is_new) fill(array);
-  return array;
+  const std::span<float> values = View<float>(memory, elements_);
+  if (is_new) FillValues(data, thread_, values);
+  return values;
 }
 
-Arrays ArrayStore::Get(Size size, DataSet data, int thread) {
-  // Written once, or all reads would hit the one zero page of the kernel.
-  const auto touch = [](auto array) { std::memset(array.data(), 1, array.size_bytes()); };
-  const DataSet source = data == DataSet::kAny ? DataSet::kNormal : data;
-  const auto draw = [&](std::span<float> values) { FillValues(source, thread, values); };
-  return {Find<float>(size, thread, "values " + DataSetName(source), draw),
-          Find<uint16_t>(size, thread, "codes", touch),
-          Find<float>(size, thread, "floats", touch),
-          size,
-          source,
-          thread};
-}
+std::span<uint16_t> Arrays::Codes() { return View<uint16_t>(codes_, elements_); }
 
-std::span<const uint16_t> ArrayStore::Encoded(const Arrays& arrays, const Format& format) {
-  const std::string what = DataSetName(arrays.data) + " as e" +
-                           std::to_string(format.exponent_bits) + "m" +
-                           std::to_string(format.mantissa_bits);
-  return Find<uint16_t>(arrays.size, arrays.thread, what, [&](std::span<uint16_t> codes) {
-    EncodeArray({{format}}, arrays.values, codes);
-  });
+std::span<float> Arrays::Floats() { return View<float>(floats_, elements_); }
+
+Arrays& ArraysOf(size_t elements, int thread) {
+  static std::mutex mutex;
+  static std::map<std::pair<size_t, int>, Arrays> known;
+  const std::lock_guard lock(mutex);
+  return known.try_emplace({elements, thread}, elements, thread).first->second;
 }
 
 }  // namespace dlsim::bench

@@ -1,66 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrays that benchmarks convert: sizes, data sets, and memory that is made once and shared.
+// The arrays that benchmarks convert: sizes, data sets, and memory that is filled once.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <string>
-#include <tuple>
-
-#include "dlsim/format.h"
+#include <string_view>
 
 namespace dlsim::bench {
 
-// Where the arrays lie: 16 KiB and 256 KiB of float32, and more than the last-level cache holds.
-enum class Size : uint8_t { kL1, kL2, kDram };
+// N(0,1), and N(0,1) * 2^U{-36..3}, a third of which is subnormal or zero in fp16.
+enum class DataSet : uint8_t { kNormal, kGrad };
 
-// kNormal: N(0,1). kGrad: N(0,1) * 2^U{-36..3}, of which fp16 makes a third subnormal or zero.
-// kAny is for streams, for which values do not matter.
-enum class DataSet : uint8_t { kAny, kNormal, kGrad };
+inline constexpr DataSet kDataSets[] = {DataSet::kNormal, DataSet::kGrad};
 
-std::string SizeName(Size size);
-std::string DataSetName(DataSet data);
+constexpr std::string_view DataSetName(DataSet data) {
+  return data == DataSet::kNormal ? "normal" : "grad";
+}
 
-// The arrays of one benchmark thread; all have one length. The outputs do not depend on the data
-// set: workloads with the same size and thread write to the same ones, one after the other.
-struct Arrays {
-  std::span<const float> values;
-  std::span<uint16_t> codes;
-  std::span<float> floats;
-  Size size;
-  DataSet data;
-  int thread;
-};
-
-// Makes arrays when they are first asked for. Thread-safe.
-class ArrayStore {
+// The arrays of one thread, all of one length; one that no kernel asks for takes no memory.
+class Arrays {
  public:
-  explicit ArrayStore(size_t dram_mib) : dram_elements_(dram_mib << 18) {}
+  Arrays(size_t elements, int thread) : elements_(elements), thread_(thread) {}
 
-  size_t Elements(Size size) const;
-  Arrays Get(Size size, DataSet data, int thread);
-
-  // Returns the values of the arrays encoded in the format: what a decoder reads.
-  std::span<const uint16_t> Encoded(const Arrays& arrays, const Format& format);
+  std::span<const float> Values(DataSet data);
+  std::span<uint16_t> Codes();
+  std::span<float> Floats();
 
  private:
-  using Key = std::tuple<Size, int, std::string>;  // thread; what the bytes hold
-
   struct Free {
     void operator()(std::byte* memory) const;
   };
+  using Memory = std::unique_ptr<std::byte, Free>;
 
-  // Returns the bytes of a key, made by `fill` when new.
-  template <class T, class Fill>
-  std::span<T> Find(Size size, int thread, const std::string& what, const Fill& fill);
-
-  size_t dram_elements_;
-  std::recursive_mutex mutex_;
-  std::map<Key, std::unique_ptr<std::byte, Free>> memory_;
+  size_t elements_;
+  int thread_;
+  Memory values_[2], codes_, floats_;
 };
+
+// Returns the arrays of a thread, the same ones each time. Thread-safe.
+Arrays& ArraysOf(size_t elements, int thread);
 
 }  // namespace dlsim::bench

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/gpu_kernels.h"
 
+#include <benchmark/benchmark.h>
+
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "bench/questions.h"
-#include "bench/workload.h"
+#include "bench/data_sets.h"
+#include "dlsim/convert.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/gpu/measure.h"
 #include "dlsim/ladder.h"
+#include "dlsim/measure.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/count/count_kernels.h"
 #include "src/device/compute_device.h"
@@ -19,49 +26,49 @@
 namespace dlsim::bench {
 namespace {
 
-constexpr Traffic kCopyTraffic = {4, 4};
-
 // Queues one call on a stream.
 using Call = std::function<void(gpu::Stream stream)>;
 
 // The arrays of the device, which hold one data set or its codes at a time.
 class GpuArrays {
  public:
-  GpuArrays(int device, ArrayStore& store) : device_(device), store_(store) {}
+  GpuArrays(int device, size_t elements) : device_(device), elements_(elements) {}
 
   // Makes the device current for the rest of the program; all else expects that.
   void Select() { gpu::CheckCuda(cudaSetDevice(device_), "cudaSetDevice"); }
 
-  size_t size() const { return store_.Elements(Size::kDram); }
+  size_t size() const { return elements_; }
 
   // The values of a data set, copied there unless they are there already.
   std::span<float> Values(DataSet data) {
-    if (values_.size() == 0) values_ = gpu::DeviceBuffer<float>(size());
+    if (values_.size() == 0) values_ = gpu::DeviceBuffer<float>(elements_);
     if (data_ != data) {
       data_.reset();
-      Upload(std::as_bytes(Host(data).values), values_.data());
+      Upload(std::as_bytes(Host().Values(data)), values_.data());
       data_ = data;
     }
     return values_.span();
   }
 
   std::span<const uint16_t> Encoded(DataSet data, const Format& format) {
-    Upload(std::as_bytes(store_.Encoded(Host(data), format)), Codes().data());
+    const std::span<uint16_t> codes = Host().Codes();
+    EncodeArray({.conversion = {format}}, Host().Values(data), codes);
+    Upload(std::as_bytes(codes), Codes().data());
     return Codes();
   }
 
   std::span<uint16_t> Codes() {
-    if (codes_.size() == 0) codes_ = gpu::DeviceBuffer<uint16_t>(size());
+    if (codes_.size() == 0) codes_ = gpu::DeviceBuffer<uint16_t>(elements_);
     return codes_.span();
   }
 
   std::span<float> Floats() {
-    if (floats_.size() == 0) floats_ = gpu::DeviceBuffer<float>(size());
+    if (floats_.size() == 0) floats_ = gpu::DeviceBuffer<float>(elements_);
     return floats_.span();
   }
 
  private:
-  Arrays Host(DataSet data) { return store_.Get(Size::kDram, data, 0); }
+  Arrays& Host() { return ArraysOf(elements_, 0); }
 
   static void Upload(std::span<const std::byte> bytes, void* to) {
     gpu::CheckCuda(cudaMemcpy(to, bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
@@ -70,7 +77,7 @@ class GpuArrays {
   }
 
   int device_;
-  ArrayStore& store_;
+  size_t elements_;
   std::optional<DataSet> data_;
   gpu::DeviceBuffer<float> values_, floats_;
   gpu::DeviceBuffer<uint16_t> codes_;
@@ -92,7 +99,7 @@ double SecondsOf(const Call& call, gpu::OwnedStream& stream) {
 }
 
 void Run(benchmark::State& state, GpuArrays& arrays, const Prepare& prepare, DataSet data,
-         const Traffic& traffic) {
+         size_t bytes) {
   arrays.Select();
   const Call call = prepare(arrays, data);
   gpu::OwnedStream stream;
@@ -100,7 +107,7 @@ void Run(benchmark::State& state, GpuArrays& arrays, const Prepare& prepare, Dat
   for (auto _ : state) state.SetIterationTime(SecondsOf(call, stream));
   const auto items = state.iterations() * static_cast<int64_t>(arrays.size());
   state.SetItemsProcessed(items);
-  state.SetBytesProcessed(items * static_cast<int64_t>(traffic.bytes_read + traffic.bytes_written));
+  state.SetBytesProcessed(items * static_cast<int64_t>(bytes));
 }
 
 gpu::DeviceTensor TensorOf(GpuArrays& arrays, DataSet data) {
@@ -153,55 +160,67 @@ Call PrepareCount(GpuArrays& arrays, DataSet data) {
   };
 }
 
-// Collects benchmarks that share arrays.
-class Catalog {
- public:
-  Catalog(int device, ArrayStore& store) : arrays_(std::make_shared<GpuArrays>(device, store)) {}
-
-  // `kernel` is "Kernel/format/mode".
-  void Add(const std::string& kernel, const Traffic& traffic, const Prepare& prepare) {
-    for (const DataSet data : {DataSet::kNormal, DataSet::kGrad}) {
-      const std::string name =
-          "gpu/" + kernel + "/" + SizeName(Size::kDram) + "/" + DataSetName(data);
-      benchmarks.push_back({name, [=, arrays = arrays_](benchmark::State& state) {
-                              Run(state, *arrays, prepare, data, traffic);
-                            }});
+// Every default format at 8 scales: 2^0, 2^4, .. 2^28.
+std::vector<Measurement> ManyQuestions() {
+  std::vector<Measurement> questions;
+  for (const std::string_view format : kDefaultFormats) {
+    for (int i = 0; i < 8; ++i) {
+      questions.push_back(
+          {.conversion = {ParseFormat(format).format}, .scale = std::ldexp(1.0f, i * 4)});
     }
   }
+  return questions;
+}
 
-  std::vector<GpuBenchmark> benchmarks;
+// Registers benchmarks that share arrays. `kernel` is "Kernel/format/mode".
+class Registry {
+ public:
+  Registry(int device, size_t elements) : arrays_(std::make_shared<GpuArrays>(device, elements)) {}
+
+  void Add(const std::string& kernel, size_t bytes, const Prepare& prepare) const {
+    for (const DataSet data : kDataSets) {
+      std::string name = "gpu/" + kernel + "/DRAM/";
+      name += DataSetName(data);
+      const auto run = [=, arrays = arrays_](benchmark::State& state) {
+        Run(state, *arrays, prepare, data, bytes);
+      };
+      benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime();
+    }
+  }
 
  private:
   std::shared_ptr<GpuArrays> arrays_;
 };
 
-void AddFormat(const std::string& name, Catalog& catalog) {
+void AddFormat(const std::string& name, const Registry& registry) {
   const Format format = ParseFormat(name).format;
   for (const auto& [rounding, mode_name] : EnumNames(Rounding{})) {
     const Conversion conversion = {format, rounding};
     const std::string mode(mode_name);
-    catalog.Add("Encode/" + name + "/" + mode, kEncodeTraffic,
-                [=](auto& arrays, auto data) { return PrepareEncode(conversion, arrays, data); });
-    catalog.Add("Measure/" + name + "/" + mode, kMeasureTraffic, [=](auto& arrays, auto data) {
+    registry.Add("Encode/" + name + "/" + mode, 6,
+                 [=](auto& arrays, auto data) { return PrepareEncode(conversion, arrays, data); });
+    registry.Add("Measure/" + name + "/" + mode, 4, [=](auto& arrays, auto data) {
       return PrepareMeasure({{.conversion = conversion}}, arrays, data);
     });
   }
-  catalog.Add("Decode/" + name + "/-", kDecodeTraffic,
-              [=](auto& arrays, auto data) { return PrepareDecode(format, arrays, data); });
+  registry.Add("Decode/" + name + "/-", 6,
+               [=](auto& arrays, auto data) { return PrepareDecode(format, arrays, data); });
 }
 
 }  // namespace
 
-std::vector<GpuBenchmark> GpuBenchmarks(int device, ArrayStore& store) {
+void RegisterGpuKernels(int device, size_t elements) {
   gpu::OpenDevice(device);  // throws, and says why
-  Catalog catalog(device, store);
-  catalog.Add("Copy/-/-", kCopyTraffic, PrepareCopy);
-  for (const std::string_view format : kDefaultFormats) AddFormat(std::string(format), catalog);
-  catalog.Add("Measure/3x8/rne", kMeasureTraffic, [](auto& arrays, auto data) {
+  for (const gpu::DeviceInfo& info : gpu::Devices().devices) {
+    if (info.index == device) benchmark::AddCustomContext("gpu", info.name);
+  }
+  const Registry registry(device, elements);
+  registry.Add("Copy/-/-", 8, PrepareCopy);
+  for (const std::string_view format : kDefaultFormats) AddFormat(std::string(format), registry);
+  registry.Add("Measure/3x8/rne", 4, [](auto& arrays, auto data) {
     return PrepareMeasure(ManyQuestions(), arrays, data);
   });
-  catalog.Add("Histogram/ladder/-", kMeasureTraffic, PrepareCount);
-  return catalog.benchmarks;
+  registry.Add("Histogram/ladder/-", 4, PrepareCount);
 }
 
 }  // namespace dlsim::bench

@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of dlsim as benchmarks: a table of kernels, formats and modes.
+// The kernels of the CPU as benchmarks.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "bench/workload.h"
+#include "bench/data_sets.h"
 
 namespace dlsim::bench {
 
-// Returns every kernel for each of these SIMD targets.
-std::vector<Kernel> DlsimKernels(const std::vector<std::string>& targets);
+struct Kernel {
+  std::string name;  // Kernel/format/mode
+  size_t bytes = 0;  // that an element moves
+  // Returns what converts a data set once, ready to be called again and again.
+  std::function<std::function<void()>(Arrays& arrays, DataSet data)> bind;
+};
+
+// Encoding, decoding, measuring and histograms for the formats that have kernels of their own, and
+// scaled formats.
+std::vector<Kernel> DlsimKernels();
+
+// Loops that move the bytes of a conversion and compute nothing: what limits a kernel.
+std::vector<Kernel> Streams();
 
 }  // namespace dlsim::bench

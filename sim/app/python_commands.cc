@@ -22,11 +22,8 @@ struct PythonCommand {
 // As in python/dlsim/_command.py, which takes these before this program is started, and the parsers
 // that it names; a test compares the options.
 constexpr PythonCommand kPythonCommands[] = {
-    {"bench", "Measure kernels and commands, and compare measurements (Python package)",
-     "help filter= sizes= threads= targets= dram-mib= device= repetitions= processes= trace-mib= "
-     "min-time= trace-dir= commands cold instructions quiet out= threshold= alpha= json= "
-     "baseline-dir=",
-     "run compare gate bless"},
+    {"bench", "Measure kernels, and compare two measurements (Python package)",
+     "help out= filter= repetitions= min-time= program= threshold=", "run compare"},
     {"report", "Write results as a self-contained HTML page (Python package)",
      "help output= title= trace= no-trace format= policy= quiet", ""},
     {"import", "Convert dumps of other tools into traces or profiles (Python package)",

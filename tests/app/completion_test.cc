@@ -81,7 +81,7 @@ TEST_F(Completion, BashOffersCommandsOptionsAndNames) {
   EXPECT_EQ(Offered("dlsim rep", 1), "replay report\n");
   EXPECT_EQ(Offered("dlsim replay --pol", 2), "--policy\n");
   EXPECT_EQ(Offered("dlsim replay --policy mega", 3), "megatron\n");
-  EXPECT_EQ(Offered("dlsim bench ga", 2), "gate\n");
+  EXPECT_EQ(Offered("dlsim bench com", 2), "compare\n");
   EXPECT_EQ(Offered("dlsim replay tr", 2), "\n");  // files, by the shell itself
 }
 
@@ -106,14 +106,13 @@ TEST_F(Completion, BashOffersTheValuesOfOptions) {
       {"dlsim report --policy mega", "megatron"},
       {"dlsim formats fp16 cb", "cb16"},
       {"dlsim help scal", "scaler"},
-      {"dlsim bench run --thr", "--threads --threshold"},
-      {"dlsim bench gate --thresh", "--threshold"}};
+      {"dlsim bench compare --thr", "--threshold"}};
   for (const auto& [line, offered] : cases) {
     const std::string words = line;
     const auto last = static_cast<int>(std::ranges::count(words, ' '));
     EXPECT_EQ(Offered(words, last), std::string(offered) + "\n") << words;
   }
-  EXPECT_EQ(Offered("dlsim bench ''", 2), "run compare gate bless\n");
+  EXPECT_EQ(Offered("dlsim bench ''", 2), "run compare\n");
 }
 
 TEST_F(Completion, FishOffersCommandsOptionsAndNames) {
@@ -121,8 +120,8 @@ TEST_F(Completion, FishOffersCommandsOptionsAndNames) {
   EXPECT_EQ(FishOffers("dlsim repl"), "replay\n");
   EXPECT_EQ(FishOffers("dlsim replay --pol"), "--policy\n");
   EXPECT_EQ(FishOffers("dlsim replay --policy mega"), "megatron\n");
-  EXPECT_EQ(FishOffers("dlsim bench ga"), "gate\n");
-  EXPECT_EQ(FishOffers("dlsim bench gate --baseline"), "--baseline-dir\n");
+  EXPECT_EQ(FishOffers("dlsim bench com"), "compare\n");
+  EXPECT_EQ(FishOffers("dlsim bench compare --thr"), "--threshold\n");
   EXPECT_EQ(FishOffers("dlsim tune --emit d"), "deepspeed\n");
   EXPECT_EQ(FishOffers("dlsim completion z"), "zsh\n");
   EXPECT_EQ(FishOffers("dlsim replay --set growth_int"), "growth_interval=\n");
@@ -134,12 +133,12 @@ TEST_F(Completion, ZshOffersCommandsOptionsAndNames) {
   const std::string replay = ZshAsks("dlsim replay --pol");
   EXPECT_NE(replay.find("\n*--policy[Loss-scaling policy"), std::string::npos) << replay;
   EXPECT_NE(replay.find(" megatron "), std::string::npos) << replay;
-  const std::string bench = ZshAsks("dlsim bench ga");
-  EXPECT_TRUE(bench.starts_with("1:argument:(run compare gate bless)\n")) << bench;
+  const std::string bench = ZshAsks("dlsim bench com");
+  EXPECT_TRUE(bench.starts_with("1:argument:(run compare)\n")) << bench;
   EXPECT_TRUE(ZshAsks("dlsim completion z").starts_with("1:argument:(bash zsh fish)\n"));
   const std::string tune = ZshAsks("dlsim tune --emit d");
   EXPECT_NE(tune.find(":value:(zoo deepspeed torch"), std::string::npos) << tune;
-  EXPECT_NE(bench.find("\n*--baseline-dir["), std::string::npos) << bench;
+  EXPECT_NE(bench.find("\n*--threshold["), std::string::npos) << bench;
 }
 
 }  // namespace
