@@ -1,50 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of docs/evidence.md: a slice of it gives the kept results, and the pages quote them."""
+"""The study of docs/accuracy.md: the pages show its kept results, and a part of it gives them."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-_PROJECT = Path(__file__).parents[2]
-_RUN = _PROJECT / "tools" / "study" / "run"
+import pytest
+import torch
+
+PROJECT = Path(__file__).parents[2]
+sys.path.insert(0, str(PROJECT / "tools" / "study"))
+
+import study  # noqa: E402
 
 
-def run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(_RUN), *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.mark.parametrize(
+    "path, page, head",
+    [
+        (study.KEPT, "accuracy", "| format | recorded |"),
+        (study.KEPT, "accuracy", "| model | format | wrong how |"),
+        (study.SCALED, "scaled-formats", "| format | right |"),
+    ],
+)
+def test_the_pages_show_the_kept_results(path: Path, page: str, head: str) -> None:
+    tables = study.report(study.read(path)).split("\n\n")
+    (table,) = (table for table in tables if table.startswith(head))
+    assert len(table.splitlines()) > 3
+    assert f"\n\n{table}\n\n" in (PROJECT / "docs" / f"{page}.md").read_text()
 
 
-def test_a_slice_gives_the_kept_results():
-    assert " 0 differences" in run("--slice")
-
-
-def test_noise_is_what_float64_says_it_is():
-    lines = run("--noise").splitlines()
-    assert len(lines) == 24
-    assert all("as float64 says" in line for line in lines)
-
-
-def test_the_page_quotes_the_report():
-    report = run("--report").splitlines()
-    page = (_PROJECT / "docs" / "evidence.md").read_text()
-    tables = page.partition("## Figures")[2].split("## A larger batch")
-    rest = tables[0] + tables[1].partition("## ")[2]
-    short = [line[2:] for line in rest.splitlines() if line.startswith(("* static", "* policies"))]
-    quoted = short + [line for line in rest.splitlines() if line[:1] == "|"]
-    assert len(quoted) > 13
-    assert [line for line in quoted if line not in report] == []
-
-
-def test_the_page_about_accuracy_quotes_the_report():
-    report = run("--report").splitlines()
-    page = (_PROJECT / "docs" / "accuracy.md").read_text()
-    quoted = [line for line in page.splitlines() if "|" in line]
-    assert len(quoted) > 10
-    assert [line for line in quoted if line not in report] == []
-    wrong = report.index("| model | format | wrong how | sentence | outcome |")
-    assert set(report[wrong : report.index("", wrong)]) <= set(quoted)  # none is left out
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="needs PyTorch 2.3 or later")
+def test_a_model_is_judged_and_trained_as_it_was_and_the_advice_helps(tmp_path, capsys) -> None:
+    assert study.check(["labels_300000"]) == 0
+    assert "4 trainings, 0 differences" in capsys.readouterr().out
+    rows = study.study(["labels_1e-8"], ["fp16"], 2, tmp_path / "rows.csv")
+    assert study.read(tmp_path / "rows.csv") == rows
+    float32, fp16 = (study.values(row.errors) for row in rows)
+    advised = study.values(rows[1].advised)
+    assert rows[1].fails and rows[1].keep and (fp16 > 10 * float32).all()
+    assert (advised < 1.05 * float32).all()
