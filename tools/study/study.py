@@ -444,6 +444,8 @@ def main() -> int:
         parser.error(f"MODEL: no such model, expected some of {', '.join(MODELS)}, got {globs}")
     if arguments.check:
         return check(names)
+    if arguments.out.exists():
+        parser.error(f"--out: {arguments.out} exists, expected a new file")
     print(report(study(names, arguments.formats, arguments.seeds, arguments.out)))
     return 0
 
