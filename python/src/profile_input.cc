@@ -7,8 +7,6 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <set>
 #include <string_view>
@@ -16,7 +14,6 @@
 #include "dlsim/error.h"
 #include "python/src/array_arguments.h"
 #include "sim/base/quantity.h"
-#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::python {
 
@@ -72,50 +69,6 @@ TraceTensor TensorOf(const NamedArray& named) {
   return tensor;
 }
 
-// A profile adds in integers that hold this many of the largest significands.
-constexpr uint64_t kMostCounted = uint64_t{1} << 40;
-
-HistogramSums SumsOf(const std::string& name, const Values& values, const Counts& counts,
-                     const HistogramEdges& edges) {
-  if (values.size() != counts.size()) {
-    throw UsageError(Quoted(name), "values and counts differ in number",
-                     std::to_string(values.size()), std::to_string(counts.size()));
-  }
-  std::map<size_t, HistogramSums::Bin> bins[2];
-  HistogramSums sums;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t count = counts.data()[i];
-    const uint32_t bits = std::bit_cast<uint32_t>(values.data()[i]);
-    const uint32_t magnitude = bits & ~codec::kSignBit;
-    if (count > kMostCounted - sums.elements) {
-      throw UsageError(Quoted(name), "too many elements", std::to_string(kMostCounted), "more");
-    }
-    sums.elements += count;
-    if (count == 0) continue;
-    if (magnitude == 0) {
-      sums.zeros += count;
-    } else if (magnitude > codec::kInfinityBits) {
-      sums.nan += count;
-    } else if (magnitude == codec::kInfinityBits) {
-      sums.inf += count;
-    } else {
-      const size_t sign = bits >> 31;
-      const size_t bin = edges.BinOf(magnitude);
-      const uint64_t significand = Significand(magnitude);
-      HistogramSums::Bin& of_bin = bins[sign][bin];
-      of_bin.bin = static_cast<uint32_t>(bin);
-      of_bin.count += count;
-      of_bin.significands += count * significand;
-      of_bin.squares += static_cast<uint128_t>(count) * (significand * significand);
-      sums.signs[sign].largest = std::max(sums.signs[sign].largest, magnitude);
-    }
-  }
-  for (size_t sign = 0; sign < 2; ++sign) {
-    for (const auto& [bin, of_bin] : bins[sign]) sums.signs[sign].bins.push_back(of_bin);
-  }
-  return sums;
-}
-
 }  // namespace
 
 float GradScaleOf(double given) {
@@ -155,26 +108,6 @@ int DeviceOf(const Recording& recording) {
     device = tensor.device;
   }
   return device;
-}
-
-ProfileStep ProfileOfCounts(int64_t step, const Metadata& metadata,
-                            const std::vector<CountedArray>& arrays, const HistogramEdges& edges) {
-  ProfileStep profile;
-  profile.step = step;
-  profile.micro_steps = {-1};
-  profile.metadata = metadata;
-  profile.files = {{.name = "memory", .bytes = 0}};
-  std::vector<Histogram>& histograms = profile.histograms.emplace_back();
-  for (const auto& [name, role, values, counts] : arrays) {
-    const HistogramSums sums = SumsOf(name, values, counts, edges);
-    ProfileTensor& tensor = profile.tensors.emplace_back();
-    tensor.name = name;
-    tensor.role = RoleOf(name, role);
-    tensor.shape = {sums.elements};
-    histograms.push_back(sums.ToHistogram(edges));
-    profile.files[0].bytes += sums.elements * sizeof(float);
-  }
-  return profile;
 }
 
 }  // namespace dlsim::python

@@ -28,11 +28,6 @@ using Metadata = std::map<std::string, std::string>;
 // Number of the micro-step (-1 = none), loss scale that the values carry, metadata, tensors.
 using Part = std::tuple<int64_t, double, Metadata, std::vector<NamedArray>>;
 
-// Name, role, finite float32 values, and how often each occurs.
-using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Counts = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using CountedArray = std::tuple<std::string, std::string, Values, Counts>;
-
 // Returns a loss scale that values may carry, as a reader of traces takes it: they are multiplied
 // by its reciprocal. Throws UsageError.
 float GradScaleOf(double given);
@@ -43,9 +38,5 @@ Recording RecordingOf(const Part& part);
 // Returns the device that has tensors of the recording; -1 if the host has all. Throws UsageError
 // if several have some.
 int DeviceOf(const Recording& recording);
-
-// Returns a step that is known by its values and their counts. Throws UsageError for bad ones.
-ProfileStep ProfileOfCounts(int64_t step, const Metadata& metadata,
-                            const std::vector<CountedArray>& arrays, const HistogramEdges& edges);
 
 }  // namespace dlsim::python

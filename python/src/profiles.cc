@@ -111,18 +111,6 @@ class BoundProfileWriter {
     Finish();
   }
 
-  void AppendCounts(int64_t step, const Metadata& metadata,
-                    const std::vector<CountedArray>& arrays) {
-    CheckOpen();
-    if (!parts_->empty()) throw UsageError("profile", "a step is not finished");
-    if (!settings_.scaled.empty()) {
-      throw UsageError("formats", "scaled formats need arrays, not counts", "other formats",
-                       Quoted(settings_.scaled.front().name));
-    }
-    writer_->Append(
-        EncodeStep(ProfileOfCounts(step, metadata, arrays, parts_->edges()), parts_->edges()));
-  }
-
   void Commit() {
     CheckOpen();
     nb::gil_scoped_release release;
@@ -172,10 +160,6 @@ void BindProfiles(nb::module_& module) {
           "bfloat16 in CPU memory, or instead of an array (device, address, type, shape): dense "
           "memory of a CUDA device, which counts it, or of the host with device = -1; steps must "
           "ascend.")
-      .def("append_counts", &BoundProfileWriter::AppendCounts, nb::arg("step"), nb::arg("metadata"),
-           nb::arg("tensors"),
-           "Profiles a step of tensors (name, role, values, counts): float32 values, and as uint64 "
-           "how often each of them occurs.")
       .def("add", &BoundProfileWriter::Add, nb::arg("step"), nb::arg("part"),
            nb::sig("def add(self, step: int, part: tuple[int, float, Mapping[str, str], "
                    "Sequence[tuple[str, str, typing.Any]]]) -> None"),
