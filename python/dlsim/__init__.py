@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from . import amp as amp
     from . import arrays as arrays
     from . import cerebras as cerebras
-    from . import closed_loop as closed_loop
     from . import emulation as emulation
     from . import importers as importers
     from . import integrations as integrations
@@ -127,7 +126,6 @@ _SUBMODULES: frozenset[str] = frozenset(
         "amp",
         "arrays",
         "cerebras",
-        "closed_loop",
         "emulation",
         "export",
         "importers",

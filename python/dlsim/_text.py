@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 TYPE_CHECKING = False  # as in __init__.py
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,18 +28,3 @@ def bytes_text(count: float) -> str:
 def counted(count: int, things: str) -> str:
     """Returns a count with its noun, which is given in the plural: "1 step", "2 steps"."""
     return f"{count} {things.removesuffix('s') if count == 1 else things}"
-
-
-def percent_text(fraction: float) -> str:
-    """Returns a share as a percentage that tells "none" from "few"."""
-    if fraction == 0:
-        return "0"
-    return f"{100 * fraction:.3g} %" if fraction >= 0.0001 else f"{100 * fraction:.1e} %"
-
-
-def scale_text(scale: float) -> str:
-    """Returns a scale as a power of two, "2^15" or "2^50.83"; 0, 1 and infinity as such."""
-    if scale == 1 or not 0 < scale < math.inf:
-        return f"{scale:g}"
-    exponent = math.log2(scale)
-    return f"2^{exponent:.0f}" if exponent == round(exponent) else f"2^{exponent:.2f}"

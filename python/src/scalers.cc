@@ -32,7 +32,7 @@ using namespace sim;
 
 namespace {
 
-nb::dict DictOf(const std::vector<NamedValue>& values) {
+nb::dict FieldsOf(const std::vector<NamedValue>& values) {
   nb::dict dict;
   for (const NamedValue& value : values) {
     std::visit([&](const auto& v) { dict[value.name.c_str()] = v; }, value.value);
@@ -47,7 +47,7 @@ nb::object EventOf(const std::optional<ScalerEvent>& event) {
   dict["type"] = event->type;
   dict["message"] = event->message;
   dict["fatal"] = event->fatal;
-  dict["details"] = DictOf(event->details);
+  dict["details"] = FieldsOf(event->details);
   return dict;
 }
 
@@ -63,14 +63,14 @@ using Texts = std::map<std::string, std::string>;
 using State = std::map<std::string, std::variant<double, std::string>>;
 
 // Values as the command reads them.
-std::string TextOf(const std::string& name, const nb::object& value) {
+std::string SettingText(const std::string& name, const nb::object& value) {
   const nb::object text_of = nb::module_::import_("dlsim._values").attr("text_of");
   return nb::cast<std::string>(text_of("LossScaler: " + name, value));
 }
 
 Texts TextsOf(const Settings& settings) {
   Texts texts;
-  for (const auto& [key, value] : settings) texts[key] = TextOf(key, value);
+  for (const auto& [key, value] : settings) texts[key] = SettingText(key, value);
   return texts;
 }
 
@@ -147,7 +147,7 @@ using Pickled = std::tuple<std::string, Texts, std::string, nb::dict>;
 
 Pickled GetState(const BoundScaler& self) {
   return {std::string(self.policy->name), self.settings, self.format,
-          DictOf(self.configured.scaler.Checkpoint())};
+          FieldsOf(self.configured.scaler.Checkpoint())};
 }
 
 void SetState(BoundScaler& self, const Pickled& pickled) {
@@ -171,7 +171,7 @@ void BindScalers(nb::module_& module) {
           "__init__",
           [](BoundScaler* self, const std::string& policy, const Settings& settings,
              const nb::object& format) {
-            new (self) BoundScaler(Make(policy, TextsOf(settings), TextOf("format", format)));
+            new (self) BoundScaler(Make(policy, TextsOf(settings), SettingText("format", format)));
           },
           nb::arg("policy"), nb::arg("settings") = Settings{}, nb::arg("format") = "",
           nb::sig("def __init__(self, policy: str, settings: Mapping[str, bool | float | str] = "
@@ -193,7 +193,7 @@ void BindScalers(nb::module_& module) {
                      return std::string(NameOf(self.policy->rules.finite_test));
                    })
       .def_prop_ro(
-          "parameters", [](const BoundScaler& self) { return DictOf(self.configured.parameters); },
+          "parameters", [](const BoundScaler& self) { return FieldsOf(self.configured.parameters); },
           nb::sig("def parameters(self) -> dict[str, typing.Any]"),
           "All parameters, defaults included, under the original's names.")
       .def_prop_ro(
@@ -201,7 +201,7 @@ void BindScalers(nb::module_& module) {
           "Surprises of this configuration, a line each.")
       .def(
           "checkpoint",
-          [](const BoundScaler& self) { return DictOf(self.configured.scaler.Checkpoint()); },
+          [](const BoundScaler& self) { return FieldsOf(self.configured.scaler.Checkpoint()); },
           nb::sig("def checkpoint(self) -> dict[str, typing.Any]"),
           "The whole state, under the original's names.")
       .def("restore", &Restore, nb::arg("state"),

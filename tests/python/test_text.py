@@ -3,25 +3,7 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
-
-from dlsim._text import bytes_text, percent_text, scale_text
-
-
-@pytest.mark.parametrize(
-    ("scale", "text"),
-    [(2.0**15, "2^15"), (2e15, "2^50.83"), (0.5, "2^-1"), (1, "1"), (0, "0"), (math.inf, "inf")],
-)
-def test_scales_are_powers_of_two(scale: float, text: str) -> None:
-    assert scale_text(scale) == text
-
-
-def test_shares_tell_none_from_few() -> None:
-    assert [percent_text(share) for share in (0, 1e-6, 0.0222, 1)] == [
-        *("0", "1.0e-04 %", "2.22 %", "100 %"),
-    ]
+from dlsim._text import bytes_text
 
 
 def test_bytes_have_binary_units() -> None:
