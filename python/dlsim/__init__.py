@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from . import runs as runs
     from . import simd as simd
     from . import traces as traces
-    from ._check_plan import PlanCheck as PlanCheck
-    from ._check_plan import check_plan as check_plan
     from ._core import Format as Format
     from ._core import LossScaler as LossScaler
     from ._core import __version__ as __version__
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from .arrays import measure as measure
     from .arrays import quantize as quantize
     from .emulation import autocast_emulation as autocast_emulation
+    from .emulation._check_plan import PlanCheck as PlanCheck
+    from .emulation._check_plan import check_plan as check_plan
     from .export import CallableExport
     from .probes import Probe as Probe
     from .probes import open_probe as open_probe
@@ -84,7 +84,7 @@ _LAZY: dict[str, str] = {
     "Exponents": "traces._exponents",
     "Format": "_core",
     "LossScaler": "_core",
-    "PlanCheck": "_check_plan",
+    "PlanCheck": "emulation._check_plan",
     "Probe": "probes",
     "ProbeRecorder": "recorder",
     "Profile": "profiles",
@@ -96,7 +96,7 @@ _LAZY: dict[str, str] = {
     "accumulate": "runs",
     "autocast_emulation": "emulation",
     "check": "runs._check",
-    "check_plan": "_check_plan",
+    "check_plan": "emulation._check_plan",
     "decode": "arrays",
     "diff": "runs",
     "explain": "runs",

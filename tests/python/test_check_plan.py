@@ -15,9 +15,8 @@ from torch import nn
 from torch.nn import functional
 
 import dlsim
-from dlsim import _check_plan
 from dlsim._errors import UsageError
-from dlsim.emulation import _autocast_rules
+from dlsim.emulation import _autocast_rules, _check_plan
 from dlsim.emulation._autocast_rules import CudaAutocast
 
 HAS_FP16 = _autocast_rules._can_autocast(torch.float16)

@@ -14,10 +14,15 @@ from torch.nn.modules.module import (
 )
 
 from .._compiled import Uncompiled
-from .._core import Format
-from ..emulation._fast_paths import FUSED_MODULES, ClosedFastPaths
-from ..emulation._module_choice import DEFAULT_MODULES, works_in_place
-from ..emulation._rounding import Rounding, map_tensors, straight_through
+from ..emulation import (
+    DEFAULT_MODULES,
+    FUSED_MODULES,
+    ClosedFastPaths,
+    Rounding,
+    map_tensors,
+    straight_through,
+    works_in_place,
+)
 from ._half_dtype import get_half_dtype_str, rounding_dtype
 from ._rounding import FORMATS
 
@@ -70,7 +75,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801 - the original's name
             stands_in = name == torch.float16 and get_half_dtype_str() == "cbfloat16"
             name = "cbfloat16" if stands_in else _NAMES[name]
         format = FORMATS.get(rounding_dtype(name))
-        return None if format is None else Rounding(Format(format))
+        return None if format is None else Rounding(format)
 
 
 def _checked(dtype: torch.dtype | str | None) -> torch.dtype | str | None:
@@ -110,7 +115,6 @@ class _Block:
         """Returns the inputs of a module that begins, or None for the same."""
         if self._rounding is not None and isinstance(module, FUSED_MODULES):
             self._closed.append((module, ClosedFastPaths(module)))
-        # The caller may go on with what such a module changes in place.
         return None if works_in_place(module) else self._rounded(module, inputs)
 
     def after(self, module: Module, output: Any) -> Any:

@@ -3,35 +3,53 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import fnmatch
+import functools
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
+try:
+    import torch
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "dlsim.emulation: PyTorch is missing, expected `pip install torch`", name="torch"
+    ) from None
+
+from .. import _core
 from .._compiled import Uncompiled, check_hooks_run
 from .._core import Format
+from .._errors import UsageError
 from .._text import some_of
+from ..arrays import _convert
 from ..arrays._dtypes import format_of
 from ..arrays._tensor_stats import TensorStats
-from ._fast_paths import ClosedFastPaths
-from ._module_choice import DEFAULT_MODULES, Choice, chosen_modules, works_in_place
-from ._rounding import Place, Rounding, Tensor, map_tensors, round_gradient, straight_through, torch
 
 __all__ = ["DEFAULT_MODULES", "AutocastEmulation", "autocast_emulation", "quantize"]
 
 Module = torch.nn.Module
+Tensor = torch.Tensor
+Rule = Callable[[Tensor], Tensor]
+Choice = type | str | re.Pattern[str]
+
 _LOG = logging.getLogger("dlsim.emulation")
 
-
-@dataclass(frozen=True)
-class What:
-    """What an emulation rounds; see autocast_emulation."""
-
-    activations: bool
-    gradients: bool
-    parameter_gradients: bool
-    weights: bool
-    statistics: bool
+# What torch.autocast computes in 16 bits, as far as it is a module: its lists name linear, conv*,
+# matmul, prelu and the RNN operations. Embedding is not among them.
+DEFAULT_MODULES: tuple[type, ...] = (
+    torch.nn.Linear,
+    torch.nn.Bilinear,
+    torch.nn.modules.conv._ConvNd,
+    torch.nn.MultiheadAttention,
+    torch.nn.RNNBase,
+    torch.nn.RNNCellBase,
+    torch.nn.PReLU,
+)
 
 
 def quantize(
@@ -50,11 +68,11 @@ def quantize(
     underflow. `gradient` names a format to which it is rounded in turn (None: it is not). Can be
     differentiated several times.
     """
-    forward = rounding_of(format, rounding, overflow, subnormals, seed)
+    how = (rounding, overflow, subnormals, seed)
+    forward = Rounding(format, *how)
     backward = None
     if gradient is not None:
-        how = rounding_of(gradient, rounding, overflow, subnormals, seed)
-        backward = Place(how, "gradient", count=False)
+        backward = Place(Rounding(gradient, *how), "gradient", count=False)
     if not (isinstance(x, Tensor) and x.is_floating_point()):
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"x: bad type, expected a floating-point torch.Tensor, got {kind}")
@@ -88,27 +106,32 @@ def autocast_emulation(
 
     Use it as a context manager, or call remove(). Raises UsageError if no module is chosen.
     """
-    if parameter_gradients is None:
-        parameter_gradients = gradients
-    what = What(activations, gradients, parameter_gradients, weights, statistics)
-    how = rounding_of(format, rounding, overflow, subnormals, seed)
-    return AutocastEmulation(model, chosen_modules(model, modules), how, what)
+    switches = {
+        "activations": activations,
+        "gradients": gradients,
+        "parameter_gradients": gradients if parameter_gradients is None else parameter_gradients,
+        "weights": weights,
+        "statistics": statistics,
+    }
+    how = Rounding(format, rounding, overflow, subnormals, seed)
+    chosen = _chosen_modules(model, modules)
+    return AutocastEmulation(model, chosen, how, {name for name, on in switches.items() if on})
 
 
 class AutocastEmulation:
     """A running emulation, as autocast_emulation starts it: what it counted, and how to end it."""
 
     def __init__(
-        self, model: Module, modules: Mapping[str, Module], rounding: Rounding, what: What
+        self, model: Module, modules: Mapping[str, Module], rounding: Rounding, what: set[str]
     ) -> None:
-        """Starts in `modules` of a model, by name."""
+        """Starts in `modules` of a model, by name; `what` are keywords of autocast_emulation."""
         self._rounding = rounding
         self._what = what
         self._modules = tuple(modules)
         self._handles: list[Any] = []
         self._watched: dict[int, Tensor] = {}
         self._places: dict[tuple[str, str], Place] = {}
-        self._swaps: list[tuple[Module, list[Swap]]] = []
+        self._swaps: list[tuple[Module, list[_Swap]]] = []
         check_hooks_run([model])
         self._active = True
         self._called: set[str] = set()
@@ -121,7 +144,8 @@ class AutocastEmulation:
     @property
     def format(self) -> Format:
         """The format that is rounded to."""
-        return self._rounding.format
+        found: Format = self._rounding.format
+        return found
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -145,7 +169,7 @@ class AutocastEmulation:
         while self._handles:
             self._handles.pop().remove()
         while self._swaps:
-            _restore(self._swaps.pop()[1])
+            _swap_back(self._swaps.pop()[1])
         self._fast_paths.reopen()
 
     def statistics(self) -> dict[str, dict[str, TensorStats]]:
@@ -190,21 +214,17 @@ class AutocastEmulation:
     def _before(self, name: str, module: Module, inputs: tuple[Any, ...]) -> Any:
         self._called.add(name)
         self._watch_parameters(name, module)  # those that are new or no longer frozen
-        if self._what.weights:
+        if "weights" in self._what:
             self._swap_parameters(name, module)
-        # The caller may go on with what such a module changes in place.
-        if works_in_place(module):
-            return None
-        return self._round(name, "input", inputs)
+        return None if works_in_place(module) else self._round(name, "input", inputs)
 
     def _after(self, name: str, module: Module, output: Any) -> Any:
-        if self._what.weights and any(owner is module for owner, _ in self._swaps):
-            self._unwind(module)
+        self._unwind(module)
         return self._round(name, "output", output)
 
     def _round(self, name: str, kind: str, values: Any) -> Any:
-        forward = self._place(name, kind) if self._what.activations else None
-        backward = self._place(name, f"{kind}.grad") if self._what.gradients else None
+        forward = self._place(name, kind) if "activations" in self._what else None
+        backward = self._place(name, f"{kind}.grad") if "gradients" in self._what else None
         if forward is None and backward is None:
             return None
         return map_tensors(values, lambda tensor: straight_through(tensor, forward, backward))
@@ -213,24 +233,27 @@ class AutocastEmulation:
         key = (module, kind)
         if key not in self._places:
             name = f"{module}.{kind}" if module else kind
-            self._places[key] = Place(self._rounding, name, count=self._what.statistics)
+            self._places[key] = Place(self._rounding, name, count="statistics" in self._what)
         return self._places[key]
 
     def _watch_parameters(self, name: str, module: Module) -> None:
-        if not self._what.parameter_gradients:
+        if "parameter_gradients" not in self._what:
             return
         parameters: Iterable[tuple[str, Any]] = module.named_parameters()
         for parameter_name, parameter in parameters:
-            if id(parameter) in self._watched or not _has_gradient(parameter):
+            # A rounded weight, in the place of a parameter meanwhile, is no leaf.
+            trains = parameter.requires_grad and parameter.is_leaf
+            if id(parameter) in self._watched or not trains:
+                continue
+            if torch.nn.parameter.is_lazy(parameter):
                 continue
             self._watched[id(parameter)] = parameter
             place = self._place(name, f"{parameter_name}.grad")
-            self._handles.append(parameter.register_hook(lambda g, p=place: round_gradient(g, p)))
+            self._handles.append(parameter.register_hook(lambda g, p=place: _round_gradient(g, p)))
 
     def _swap_parameters(self, name: str, module: Module) -> None:
-        # After an exception in forward the parameters of that call are still swapped.
-        self._unwind(module)
-        swaps: list[Swap] = []
+        self._unwind(module)  # after an exception in forward they are still swapped
+        swaps: list[_Swap] = []
         for prefix, part in module.named_modules():
             for key, parameter in part._parameters.items():
                 if isinstance(parameter, torch.nn.Parameter) and parameter.is_floating_point():
@@ -242,14 +265,14 @@ class AutocastEmulation:
 
     def _unwind(self, module: Module) -> None:
         while any(owner is module for owner, _ in self._swaps):
-            _restore(self._swaps.pop()[1])
+            _swap_back(self._swaps.pop()[1])
 
 
 # A module, the name of a parameter of it, the parameter, and what replaces it meanwhile.
-Swap = tuple[Module, str, Any, Tensor]
+_Swap = tuple[Module, str, Any, Tensor]
 
 
-def _restore(swaps: list[Swap]) -> None:
+def _swap_back(swaps: list[_Swap]) -> None:
     for part, key, parameter, _ in reversed(swaps):
         _set_parameter(part, key, parameter)
 
@@ -260,20 +283,227 @@ def _set_parameter(module: Module, key: str, value: Any) -> None:
         module._flat_weights = [module._parameters.get(n) for n in module._flat_weights_names]
 
 
-def _has_gradient(parameter: Any) -> bool:
-    # A rounded weight, in the place of a parameter meanwhile, is no leaf.
-    lazy = torch.nn.parameter.is_lazy(parameter)
-    return bool(parameter.requires_grad and parameter.is_leaf and not lazy)
+# -- modules -------------------------------------------------------------------------------------
 
 
-def rounding_of(
-    format: str | Format,
-    rounding: str = "rne",
-    overflow: str = "inf",
-    subnormals: str = "keep",
-    seed: int = 0,
-) -> Rounding:
-    """Returns the rounding of these names; raises UsageError or TypeError for a bad one."""
-    how = Rounding(format_of(format), rounding, overflow, subnormals, seed)
-    how.round(torch.zeros(1))  # a misspelt name is an error now, not in the first step
-    return how
+def works_in_place(module: Module) -> bool:
+    """Returns whether `module` changes its input, with which its caller may go on."""
+    return bool(getattr(module, "inplace", False))
+
+
+def _chosen_modules(model: Module, modules: Choice | Iterable[Choice] | None) -> dict[str, Module]:
+    """Returns the modules of `model` that a choice means, by name; a shared module once."""
+    if not isinstance(model, Module):
+        raise TypeError(f"model: bad type, expected torch.nn.Module, got {type(model).__name__}")
+    several = isinstance(modules, Iterable) and not isinstance(modules, (type, str))
+    given: Any = DEFAULT_MODULES if modules is None else modules if several else (modules,)
+    choices = tuple(given)
+    for choice in choices:
+        if not isinstance(choice, (type, str, re.Pattern)):
+            raise TypeError(
+                "modules: bad choice, expected a type, a glob or a compiled regular expression, "
+                f"got {type(choice).__name__}"
+            )
+    chosen = {
+        name: module
+        for name, module in model.named_modules()
+        if any(_is_chosen(name, module, choice) for choice in choices)
+    }
+    if not chosen:
+        names = (name for name, _ in model.named_modules())
+        raise UsageError(
+            "modules: no module is chosen, expected types, globs or regular expressions that match "
+            f"one of model.named_modules() such as {some_of(names)}, got {modules!r}"
+        )
+    return chosen
+
+
+def _is_chosen(name: str, module: Module, choice: Choice) -> bool:
+    if isinstance(choice, type):
+        return isinstance(module, choice)
+    if isinstance(choice, str):
+        return fnmatch.fnmatchcase(name, choice)
+    return choice.search(name) is not None
+
+
+# What PyTorch's transformer layers ask before they run fused, without calling their parts, in
+# evaluation without gradients; and the answers that keep them from it. The results are the same.
+_FUSED: dict[type, dict[str, Any]] = {
+    torch.nn.TransformerEncoderLayer: {"activation_relu_or_gelu": 0},
+    torch.nn.TransformerEncoder: {"enable_nested_tensor": False, "use_nested_tensor": False},
+}
+FUSED_MODULES = tuple(_FUSED)
+
+# How often a module is closed now, and its own answers.
+_closed: WeakKeyDictionary[Module, tuple[int, dict[str, Any]]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class ClosedFastPaths:
+    """The fused paths in a model, closed until reopen() of the last that closed them."""
+
+    def __init__(self, model: Module) -> None:
+        self._modules = [part for part in model.modules() if isinstance(part, FUSED_MODULES)]
+        with _lock:
+            for module in self._modules:
+                times, own = _closed.get(module, (0, {}))
+                for kind, answers in _FUSED.items() if not times else ():
+                    known = answers.keys() & vars(module).keys()
+                    for name in known if isinstance(module, kind) else ():
+                        own[name] = vars(module)[name]
+                        vars(module)[name] = answers[name]
+                _closed[module] = times + 1, own
+
+    def reopen(self) -> None:
+        """Leaves the model as it was."""
+        with _lock:
+            while self._modules:
+                module = self._modules.pop()
+                times, own = _closed.pop(module)
+                if times > 1:
+                    _closed[module] = times - 1, own
+                else:
+                    vars(module).update(own)
+
+
+# -- tensors -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """How values are rounded, by the names of `dlsim replay`; raises UsageError for a bad one."""
+
+    format: Any  # a Format, or its name; afterwards the Format
+    rounding: str = "rne"
+    overflow: str = "inf"
+    subnormals: str = "keep"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the names now, not in the first step."""
+        object.__setattr__(self, "format", format_of(self.format))
+        self.round(torch.zeros(1))
+
+    def round(self, tensor: Tensor, stream: int = 0) -> Tensor:
+        """Returns the rounded values in a new tensor of the same type, without a graph."""
+        if tensor.is_sparse:
+            whole = tensor.coalesce()
+            values = self.round(whole.values(), stream)
+            sparse: Tensor = torch.sparse_coo_tensor(whole.indices(), values, whole.shape)
+            return sparse
+        rounded = _convert.quantize(_readable(tensor), **vars(self), stream=stream)
+        typed: Tensor = rounded.to(tensor.device, tensor.dtype)
+        return typed
+
+    def measure(self, tensor: Tensor, stream: int = 0) -> TensorStats:
+        """Returns what `round` does to the elements of a tensor."""
+        values = tensor.coalesce().values() if tensor.is_sparse else tensor
+        found: TensorStats = _convert.measure(_readable(values), **vars(self), stream=stream)
+        return found
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """Returns the tensor without a graph, on the CPU where dlsim has no kernels for its device."""
+    plain = tensor.detach()
+    return plain if plain.is_cuda and _runs_on_cuda(plain.device.index) else plain.cpu()
+
+
+@functools.cache
+def _runs_on_cuda(device: int) -> bool:
+    try:
+        _core.require_cuda("values", device)
+    except UsageError:
+        return False
+    return torch.version.hip is None
+
+
+class Place:
+    """A place in a model where tensors are rounded, and the counts of what that did."""
+
+    def __init__(self, rounding: Rounding, name: str, *, count: bool) -> None:
+        self._rounding = rounding
+        self._name = name
+        self._count = count
+        self._calls = 0
+        self._lock = threading.Lock()  # on a GPU, backward runs on a thread of its own
+        self.stats: TensorStats | None = None
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """Returns the rounded tensor, without a graph, and counts."""
+        with self._lock:
+            stochastic = self._rounding.rounding == "sr"
+            stream = _core.stream_of(self._name, self._calls) if stochastic else 0
+            self._calls += 1
+            if self._count:
+                self.stats = _sum_of(self.stats, self._rounding.measure(tensor, stream))
+        return self._rounding.round(tensor, stream)
+
+
+def _sum_of(total: TensorStats | None, part: TensorStats) -> TensorStats:
+    """Returns the counters of two tensors together."""
+    if total is None:
+        return part
+    added = {
+        field.name: getattr(total, field.name) + getattr(part, field.name)
+        for field in dataclasses.fields(part)
+        if field.name not in ("format", "scale", "absmax")
+    }
+    return dataclasses.replace(part, **added, absmax=max(total.absmax, part.absmax))
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Rounds in forward; its gradient is the gradient of its output, rounded by a rule if given.
+
+    Differentiable any number of times: the rounding of a gradient has the same rule again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, forward: Rule | None, backward: Rule | None) -> Tensor:
+        ctx.rule = backward
+        return values.clone() if forward is None else forward(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _round_gradient(gradients[0], ctx.rule), None, None
+
+
+def straight_through(values: Tensor, forward: Rule | None, backward: Rule | None) -> Tensor:
+    """Returns values rounded by `forward`, whose gradient `backward` rounds; None: not at all."""
+    result: Tensor = _StraightThrough.apply(values, forward, backward)
+    return result
+
+
+def _round_gradient(gradient: Tensor, rule: Rule | None) -> Tensor:
+    """Returns the gradient rounded by `rule`, differentiable where a graph is being recorded."""
+    if rule is None:
+        return gradient
+    return rule(gradient) if gradient.is_sparse else straight_through(gradient, rule, rule)
+
+
+def map_tensors(value: Any, function: Rule, done: dict[int, Any] | None = None) -> Any:
+    """Applies `function` to every floating-point tensor in nested containers; keeps the rest.
+
+    Containers are tuples, named tuples, lists, mappings and dataclasses; they are copied. A tensor
+    that occurs several times is mapped once, so that it stays one tensor.
+    """
+    done = {} if done is None else done
+    if id(value) in done:
+        return done[id(value)][1]
+    result = value
+    if isinstance(value, Tensor):
+        result = function(value) if value.is_floating_point() else value
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        result = type(value)(*(map_tensors(item, function, done) for item in value))
+    elif isinstance(value, (tuple, list)):
+        result = type(value)(map_tensors(item, function, done) for item in value)
+    elif isinstance(value, dict):
+        result = copy.copy(value)
+        for key, item in value.items():
+            result[key] = map_tensors(item, function, done)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        result = copy.copy(value)
+        for field in dataclasses.fields(value):
+            item = map_tensors(getattr(value, field.name), function, done)
+            object.__setattr__(result, field.name, item)
+    done[id(value)] = value, result  # keeps `value` alive, so that its id stays its own
+    return result

@@ -16,24 +16,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._core import Format
 from .._errors import UsageError
 from ..recorder._autocast import as_first, operation_of, policy_of, promotes
 from ..recorder._tensors import tensors_in
-from . import rounding_of
-from ._rounding import Rounding, Tensor, torch
+from . import Rounding, Tensor
 
 # Whose types lack much of what is used here in PyTorch 1.13.
 _torch: Any = torch
 _Mode: Any = TorchDispatchMode
 _Base: Any = torch.Tensor
 
-Cast = Callable[[Tensor], Tensor]
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
-_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_BANNED = "binary_cross_entropy"
 _REFUSES = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
     "binary_cross_entropy_with_logits or BCEWithLogitsLoss"
@@ -49,18 +47,17 @@ class CudaAutocast:
     """
 
     def __init__(self, format: str | Format, *, carried: bool = False) -> None:
-        rounding = rounding_of(format)
+        rounding = Rounding(format)
         name = rounding.format.name
-        self.dtype = _TYPES.get(name, torch.float16)
+        self.dtype = TYPES.get(name, torch.float16)
         if not _can_autocast(self.dtype):
             raise UsageError(
                 f"format: bad format {name!r}, expected bf16 as autocast on a CPU has no float16 "
                 f"before PyTorch 2.3, got it with {torch.__version__}"
             )
-        self.carried = carried or name not in _TYPES
-        self._mode = (
-            _Carried(rounding, self.dtype, refuses=name in _TYPES) if self.carried else None
-        )
+        self._mode = None
+        if carried or name not in TYPES:
+            self._mode = _Carried(rounding, self.dtype, refuses=name in TYPES)
         self._casts: dict[int, tuple[Tensor, Tensor]] = {}
         self._kernels: Any = None
 
@@ -68,9 +65,8 @@ class CudaAutocast:
         self._kernels = _torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verrid")  # that is the purpose
-            for operator, make in _operators():
-                kernel = make(self, operator)
-                self._kernels.impl(operator, kernel, "AutocastCPU")
+            for operator, rule in _operators():
+                self._kernels.impl(operator, functools.partial(rule, self, operator), "AutocastCPU")
         if self._mode is not None:
             self._mode.__enter__()
         return self
@@ -123,7 +119,8 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.float() if _eligible(tensor) else tensor
 
 
-def _map(value: Any, cast: Cast) -> Any:
+def _map(value: Any, cast: Callable[[Tensor], Tensor]) -> Any:
+    """Applies `cast` to the tensors of an operator's arguments, each time that one occurs."""
     if isinstance(value, Tensor):
         return cast(value)
     if isinstance(value, (tuple, list)):
@@ -131,6 +128,9 @@ def _map(value: Any, cast: Cast) -> Any:
     if isinstance(value, dict):
         return {key: _map(one, cast) for key, one in value.items()}
     return value
+
+
+# -- kernels -----------------------------------------------------------------------------------
 
 
 def _without_rules() -> Any:
@@ -141,49 +141,33 @@ def _without_rules() -> Any:
     return _torch._C._ExcludeDispatchKeyGuard(_torch._C.DispatchKeySet(key))
 
 
-# -- kernels -----------------------------------------------------------------------------------
+def _in_16_bits(rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_rules():
+        args, kwargs = _map((args, kwargs), lambda one: _wide(rules.narrow(one)))
+        result = operator(*args, **kwargs)
+        return _map(result, lambda one: one.to(rules.dtype) if _eligible(one) else one)
 
 
-def _in_16_bits(rules: CudaAutocast, operator: Any) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _without_rules():
-            args, kwargs = _map((args, kwargs), lambda one: _wide(rules.narrow(one)))
-            result = operator(*args, **kwargs)
-            return _map(result, lambda one: one.to(rules.dtype) if _eligible(one) else one)
-
-    return kernel
+def _in_float32(_rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_rules():
+        args, kwargs = _map((args, kwargs), _wide)
+        return operator(*args, **kwargs)
 
 
-def _in_float32(_rules: CudaAutocast, operator: Any) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _without_rules():
+def _in_widest(_rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_rules():
+        if any(one.dtype == torch.float32 and one.is_cpu for one in tensors_in((args, kwargs))):
             args, kwargs = _map((args, kwargs), _wide)
-            return operator(*args, **kwargs)
-
-    return kernel
+        return operator(*args, **kwargs)
 
 
-def _in_widest(_rules: CudaAutocast, operator: Any) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _without_rules():
-            given = filter(_eligible, tensors_in((args, kwargs)))
-            if any(one.dtype == torch.float32 for one in given):
-                args, kwargs = _map((args, kwargs), _wide)
-            return operator(*args, **kwargs)
-
-    return kernel
-
-
-def _banned(_rules: CudaAutocast, _operator: Any) -> Any:
-    def kernel(*_args: Any, **_kwargs: Any) -> Any:
-        raise RuntimeError(_REFUSES)
-
-    return kernel
+def _banned(_rules: CudaAutocast, _operator: Any, *_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError(_REFUSES)
 
 
 @functools.cache
 def _operators() -> tuple[tuple[Any, Any], ...]:
-    """Returns the operators that autocast has rules for, with what makes their kernels."""
+    """Returns the operators that autocast has rules for, with their rules."""
     found = []
     for schema in _torch._C._jit_get_all_schemas():
         space, _, name = schema.name.partition("::")
@@ -192,15 +176,14 @@ def _operators() -> tuple[tuple[Any, Any], ...]:
             continue
         operation = operation_of(name)
         policy = policy_of(operation)
-        make: Any = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
-        if name == _BANNED:
-            make = _banned
+        rule: Any = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
+        if name == "binary_cross_entropy":
+            rule = _banned
         elif policy is None and not promotes(operation):
             continue
-        packet = getattr(_torch.ops.aten, name)
-        operator = getattr(packet, schema.overload_name or "default", None)
+        operator = getattr(getattr(_torch.ops.aten, name), schema.overload_name or "default", None)
         if operator is not None:
-            found.append((operator, make))
+            found.append((operator, rule))
     return tuple(found)
 
 
@@ -264,7 +247,6 @@ class _Carried(_Mode):  # type: ignore[misc]
             return func(*args, **kwargs)
         if self._refuses:
             self._check_scalars(func, args)
-        narrow = self._results_of(func, kwargs, given)
         plain_args, plain = _map((args, kwargs), self._values)
         if plain.get("dtype") == self.dtype:
             plain["dtype"] = torch.float32
@@ -276,53 +258,42 @@ class _Carried(_Mode):  # type: ignore[misc]
                         changed.values.copy_(self._rounding.round(changed.values))
                     elif changed.dtype == self.dtype:
                         raise RuntimeError(f"{func}: changes a tensor that dlsim has not made")
-        returns = func._schema.returns
-        if returns and returns[0].alias_info is not None and returns[0].alias_info.is_write:
+        aliases = [one.alias_info for one in func._schema.returns]
+        if aliases and aliases[0] is not None and aliases[0].is_write:
             return args[0]
-        views = [one.alias_info is not None for one in returns]
-        if isinstance(result, (tuple, list)):
-            many = len(views) == len(result)
-            return type(result)(
-                self._result(one, narrow[i], views[i if many else 0])
-                for i, one in enumerate(result)
-            )
-        return self._result(result, narrow[0], views[0]) if views else result
+        name = operation_of(func._schema.name)
+        if not aliases or not self._is_narrow(name, kwargs, given):
+            return result
+        if not isinstance(result, (tuple, list)):
+            return self._carrier(result, aliases[0])
+        one_each = len(aliases) == len(result)
+        # Of a norm, means and deviations have float32.
+        count = 1 if name.endswith("norm") and len(given) > 1 else len(result)
+        carriers = [
+            self._carrier(one, aliases[i if one_each else 0]) if i < count else one
+            for i, one in enumerate(result)
+        ]
+        return type(result)(carriers)
 
     def _values(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, _Carrier):
             return tensor.values
         return tensor.float() if tensor.dtype == self.dtype else tensor
 
-    def _result(self, result: Any, narrow: bool, view: bool) -> Any:
-        if not (narrow and isinstance(result, Tensor) and result.dtype == torch.float32):
+    def _carrier(self, result: Any, alias: Any) -> Any:
+        if not (isinstance(result, Tensor) and result.dtype == torch.float32):
             return result
-        return _Carrier(result if view else self._rounding.round(result), self)
+        return _Carrier(self._rounding.round(result) if alias is None else result, self)
 
-    def _results_of(self, func: Any, kwargs: Any, given: list[Tensor]) -> Any:
-        """Returns which results have 16 bits, as PyTorch's rules for types have it."""
-        if "dtype" in kwargs and kwargs["dtype"] is not None:
-            return _Always(kwargs["dtype"] == self.dtype)
-        name = operation_of(func._schema.name)
+    def _is_narrow(self, name: str, kwargs: dict[str, Any], given: list[Tensor]) -> bool:
+        """Returns whether results have 16 bits, as PyTorch's rules for types have it."""
+        if kwargs.get("dtype") is not None:
+            return bool(kwargs["dtype"] == self.dtype)
         deciding = [one for one in given if one.dim()] or given
-        if as_first(name):
-            deciding = deciding[:1]
-        narrow = all(one.dtype == self.dtype for one in deciding)
-        if name.endswith("norm") and len(given) > 1:
-            return [narrow, False, False]  # means and deviations have float32
-        return _Always(narrow)
+        return all(one.dtype == self.dtype for one in deciding[: 1 if as_first(name) else None])
 
     def _check_scalars(self, func: Any, args: Any) -> None:
         """Raises PyTorch's own error for a number that a 16-bit tensor cannot be filled with."""
         for argument, one in zip(func._schema.arguments, args, strict=False):
             if argument.name == "value" and isinstance(one, (int, float)):
                 torch.empty((), dtype=self.dtype).fill_(one)
-
-
-class _Always:
-    """The same answer for each of the results."""
-
-    def __init__(self, answer: bool) -> None:
-        self._answer = answer
-
-    def __getitem__(self, _: int) -> bool:
-        return self._answer

@@ -5,35 +5,32 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from ._compiled import Uncompiled
-from ._core import Format
-from ._errors import UsageError
-from ._keep import keep_float32
-from ._text import some_of
-from .arrays._dtypes import format_of
-from .emulation._autocast_rules import CudaAutocast
+from .._compiled import Uncompiled
+from .._core import Format
+from .._errors import UsageError
+from .._keep import KeptFloat32
+from .._text import some_of
+from ..arrays._dtypes import format_of
+from ._autocast_rules import TYPES, CudaAutocast
 
 __all__ = ["CheckedStep", "PlanCheck", "check_plan"]
 
 # Whose types lack much in PyTorch 1.13.
 _torch: Any = torch
 
-LossOf = Callable[[Any, Any], torch.Tensor]
-
 BAD_SHARE = 0.2  # of the steps that may be not finite
 LOSS_DIFFERENCE = 0.05  # that the mean loss may differ by
 GRADIENT_ERROR = 0.05  # of the gradients' energy, in the mean over modules
 TORCH_START, LEAST_SCALE = 2.0**16, 2.0**-24
 
-_CUDA_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _MISSING = "not implemented for"  # PyTorch's words where a CPU has no kernel for 16 bits
 
 
@@ -89,7 +86,12 @@ class PlanCheck:
     @property
     def loss_difference(self) -> float:
         """How far the mean loss of the finite steps is from float32's, by its mean magnitude."""
-        return _difference([(one.loss, one.float32_loss) for one in self._finite()])
+        finite = [one for one in self.steps if one.counts and one.finite]
+        change = abs(sum(one.loss - one.float32_loss for one in finite))
+        size = sum(abs(one.float32_loss) for one in finite)
+        if size:
+            return change / size
+        return math.nan if not finite else math.inf if change else 0.0
 
     @property
     def gradient_error(self) -> float:
@@ -113,23 +115,23 @@ class PlanCheck:
         text = f"{self.format} {'fails' if reason else 'holds'}{kept}: "
         if bad:
             first = self.steps[bad[0]]
-            text += f"{len(bad)} of {counted} steps {_bad_words(first)}, first step {bad[0]}"
+            what = "gradients that are" if math.isfinite(first.loss) else "a loss that is"
+            how = "raise" if first.error else f"have {what} not finite"
+            text += f"{len(bad)} of {counted} steps {how}, first step {bad[0]}"
             text += f" ({first.error})" if first.error else ""
         else:
             text += f"all {counted} steps are finite"
         if len(bad) < counted:
             text += (
-                f". The mean loss differs from float32's by {_percent(self.loss_difference)}, "
-                f"gradients by {_percent(self.gradient_error)} of their energy"
+                ". The mean loss differs from float32's by "
+                f"{100 * self.loss_difference:.2g} %, gradients by "
+                f"{100 * self.gradient_error:.2g} % of their energy"
             )
             if reason == "gradients":
                 errors = self.gradient_errors
                 worst = sorted(errors, key=lambda name: -errors[name])
                 text += ", most in " + some_of(one for one in worst if errors[one] > GRADIENT_ERROR)
         return text + "."
-
-    def _finite(self) -> list[CheckedStep]:
-        return [one for one in self.steps if one.counts and one.finite]
 
     def _reason(self) -> str:
         counted = sum(one.counts for one in self.steps)
@@ -142,7 +144,7 @@ class PlanCheck:
 
 def check_plan(
     model: torch.nn.Module,
-    loss_of: LossOf,
+    loss_of: Callable[[Any, Any], torch.Tensor],
     batches: Iterable[Any],
     *,
     keep_float32: Any = (),
@@ -162,29 +164,29 @@ def check_plan(
     gradients, training modes and random numbers are afterwards as before, but not what a model
     keeps elsewhere. Raises UsageError where nothing can be compared.
     """
-    names, planned = _plan_of(keep_float32)
+    given = getattr(keep_float32, "keep_float32", keep_float32) or ()
+    names = (given,) if isinstance(given, str) else tuple(given)
+    planned = getattr(keep_float32, "scale", None)
     known = format_of(format)
-    name = known.name
     searched = scale is None and planned is None and known.exponent_bits < 8
     if scale is None:
         scale = planned or (TORCH_START if searched else 1.0)
     if not (scale > 0 and math.isfinite(scale)):
         raise UsageError(f"scale: bad number, expected a finite number above 0, got {scale}")
     steps: list[CheckedStep] = []
-    errors = _Errors(model)
-    with _unchanged(model) as restore, _kept(model, names):
-        run = _Runner(model, loss_of, known)
+    with _unchanged(model) as restore, KeptFloat32(model, list(names)):
+        run = _Steps(model, loss_of, known)
         for batch in batches:
-            start = _random_state()
+            before = _random_numbers()
             reference = run.in_float32(batch)
-            expected = errors.gradients()
-            end = _random_state()
+            expected = run.gradients()
+            after = _random_numbers()
             restore()
             while True:
-                _set_random_state(start)
+                before()
                 step = run.in_format(batch, scale, reference)
                 if step.counts and step.finite:
-                    errors.add(expected, errors.gradients(), scale)
+                    run.compare(expected, scale)
                 restore()
                 if not step.overflows:
                     searched = False
@@ -192,62 +194,23 @@ def check_plan(
                 scale /= 2
                 if not searched or scale < LEAST_SCALE:
                     break
-            _set_random_state(end)
+            after()
             steps.append(step)
     if not any(one.counts for one in steps):
         raise UsageError(
             "batches: nothing to compare, expected at least one with a finite loss and finite "
             f"gradients in float32, got {len(steps)} without"
         )
-    return PlanCheck(name, names, tuple(steps), errors.by_module())
+    return PlanCheck(known.name, names, tuple(steps), run.errors())
 
 
-class _Errors:
-    """Sums over steps, by module, what gradients differ from float32's.
+class _Steps:
+    """Runs forward and backward of a model, in float32 or in a format, and compares gradients.
 
-    Not by parameter: the gradient of a bias before a normalization is rounding noise of float32.
+    By module, not by parameter: of a bias before a normalization they are noise of float32.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._parameters = [
-            (name or "(root)", one)
-            for name, module in model.named_modules()
-            for one in module.parameters(recurse=False)
-            if one.requires_grad
-        ]
-        self._sums: dict[str, tuple[float, float]] = {}
-
-    def gradients(self) -> list[torch.Tensor | None]:
-        """Returns the gradients as they are now."""
-        return [one.grad for _, one in self._parameters]
-
-    def add(
-        self, expected: list[torch.Tensor | None], found: list[torch.Tensor | None], scale: float
-    ) -> None:
-        """Adds a step whose loss was multiplied by `scale`."""
-        for (name, _), one, other in zip(self._parameters, expected, found, strict=True):
-            if one is not None:
-                rest = one if other is None else other.float() / scale - one
-                wrong, all_of_it = self._sums.get(name, (0.0, 0.0))
-                self._sums[name] = wrong + _energy(rest), all_of_it + _energy(one)
-
-    def by_module(self) -> dict[str, float]:
-        """Returns the relative errors; modules without gradients have none."""
-        return {
-            name: min(1.0, wrong / all_of_it) if math.isfinite(wrong) else 1.0
-            for name, (wrong, all_of_it) in self._sums.items()
-            if all_of_it > 0
-        }
-
-
-def _energy(tensor: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64).square())
-
-
-class _Runner:
-    """Runs forward and backward of a model, in float32 or in a format."""
-
-    def __init__(self, model: torch.nn.Module, loss_of: LossOf, format: Format) -> None:
+    def __init__(self, model: torch.nn.Module, loss_of: Any, format: Format) -> None:
         self._model, self._loss_of, self._format = model, loss_of, format
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point() and parameter.element_size() < 4:
@@ -258,13 +221,20 @@ class _Runner:
         device = next((one.device for one in model.parameters()), torch.device("cpu"))
         self._on_cuda = device.type == "cuda"
         self._carried = False
-        if device.type not in ("cpu", "cuda") or (self._on_cuda and format.name not in _CUDA_TYPES):
+        if device.type not in ("cpu", "cuda") or (self._on_cuda and format.name not in TYPES):
             raise UsageError(
                 f"model: bad device, expected the CPU, where {format.name} is emulated, got "
                 f"{device}"
             )
         if not self._on_cuda:
             CudaAutocast(format)  # what it refuses is no failure of a step
+        self._by_module = [
+            (name or "(root)", one)
+            for name, module in model.named_modules()
+            for one in module.parameters(recurse=False)
+            if one.requires_grad
+        ]
+        self._sums: dict[str, tuple[float, float]] = {}
 
     def in_float32(self, batch: Any) -> tuple[float, float]:
         """Returns the loss and the norm of the gradients."""
@@ -272,20 +242,42 @@ class _Runner:
 
     def in_format(self, batch: Any, scale: float, reference: tuple[float, float]) -> CheckedStep:
         """Runs a step in the format."""
+        loss = norm = math.nan
+        message = ""
         try:
             loss, norm = self._in_format(batch, scale)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a model raises in 16 bits
             message = f"{type(error).__name__}: {error}".splitlines()[0]
-            return CheckedStep(math.nan, reference[0], math.nan, reference[1], scale, message)
-        return CheckedStep(loss, reference[0], norm, reference[1], scale)
+        return CheckedStep(loss, reference[0], norm, reference[1], scale, message)
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Returns the gradients as they are now."""
+        return [one.grad for _, one in self._by_module]
+
+    def compare(self, expected: list[torch.Tensor | None], scale: float) -> None:
+        """Adds to the errors how the gradients, of a loss with a scale, differ from float32's."""
+        for (name, parameter), one in zip(self._by_module, expected, strict=True):
+            if one is not None:
+                found = parameter.grad
+                rest = one if found is None else found.float() / scale - one
+                wrong, all_of_it = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = wrong + _energy(rest), all_of_it + _energy(one)
+
+    def errors(self) -> dict[str, float]:
+        """Returns the relative errors so far; modules without gradients have none."""
+        return {
+            name: min(1.0, wrong / all_of_it) if math.isfinite(wrong) else 1.0
+            for name, (wrong, all_of_it) in self._sums.items()
+            if all_of_it > 0
+        }
 
     def _in_format(self, batch: Any, scale: float) -> tuple[float, float]:
         if self._on_cuda:
-            autocast = _torch.autocast("cuda", dtype=_CUDA_TYPES[self._format.name])
+            autocast = _torch.autocast("cuda", dtype=TYPES[self._format.name])
             return self._run(batch, scale, autocast)
-        state = _random_state()
+        restart = _random_numbers()
         try:
             with CudaAutocast(self._format, carried=self._carried) as rules:
                 return self._run(batch, scale, rules.forward())
@@ -293,7 +285,7 @@ class _Runner:
             if self._carried or _MISSING not in str(error):
                 raise
         self._carried = True  # what this CPU has no kernels for, CUDA may have
-        _set_random_state(state)
+        restart()
         return self._in_format(batch, scale)
 
     def _run(self, batch: Any, scale: float, forward: Any) -> tuple[float, float]:
@@ -307,50 +299,16 @@ class _Runner:
                 kind = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
                 raise UsageError(f"loss_of: bad loss, expected a tensor of one number, got {kind}")
             value = float(loss.detach())
-            if math.isfinite(value):
-                scaled: Any = (loss.float() * scale).sum()
-                scaled.backward()
-        if not math.isfinite(value):
-            return value, math.nan
+            if not math.isfinite(value):
+                return value, math.nan
+            scaled: Any = (loss.float() * scale).sum()
+            scaled.backward()
         squares = [_energy(one.grad) / scale**2 for one in parameters if one.grad is not None]
         return value, math.sqrt(sum(squares)) if squares else math.nan
 
 
-def _plan_of(plan: Any) -> tuple[tuple[str, ...], float | None]:
-    """Returns the names and the scale of a plan, which may be names alone."""
-    if plan is None:
-        return (), None
-    if isinstance(plan, str):
-        return (plan,), None
-    if hasattr(plan, "keep_float32"):
-        return tuple(plan.keep_float32), getattr(plan, "scale", None)
-    return tuple(plan), None
-
-
-def _kept(model: torch.nn.Module, names: tuple[str, ...]) -> AbstractContextManager[Any]:
-    return keep_float32(model, names) if names else nullcontext()
-
-
-def _difference(pairs: list[tuple[float, float]]) -> float:
-    if not pairs:
-        return math.nan
-    change = abs(sum(found - expected for found, expected in pairs))
-    size = sum(abs(expected) for _, expected in pairs)
-    return change / size if size else 0.0 if change == 0 else math.inf
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
-
-
-def _bad_words(step: CheckedStep) -> str:
-    if step.error:
-        return "raise"
-    what = "gradients that are" if math.isfinite(step.loss) else "a loss that is"
-    return f"have {what} not finite"
-
-
-# -- what a training must not notice -------------------------------------------------------------
+def _energy(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64).square())
 
 
 @contextmanager
@@ -359,60 +317,50 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
 
     Hooks on gradients that step an optimizer do not run, nor does communication of gradients.
     """
-    parameters = list(model.parameters())
-    buffers = [(one, dict(one._buffers)) for one in model.modules()]
+    parameters: list[Any] = list(model.parameters())
+    modules = [(one, one.training, dict(one._buffers)) for one in model.modules()]
     saved = [(one, one.detach().clone()) for one in [*parameters, *model.buffers()]]
     gradients = [one.grad for one in parameters]
-    modes = [(one, one.training) for one in model.modules()]
-    hooks: list[Any] = [
-        (one, getattr(one, "_post_accumulate_grad_hooks", None)) for one in parameters
-    ]
-    state, uncompiled = _random_state(), Uncompiled()
+    hooks = [getattr(one, "_post_accumulate_grad_hooks", None) for one in parameters]
+    random_numbers, uncompiled = _random_numbers(), Uncompiled()
 
     def restore() -> None:
-        for module, own in buffers:
+        for module, training, buffers in modules:
+            module.training = training
             module._buffers.clear()
-            module._buffers.update(own)
+            module._buffers.update(buffers)
         with torch.no_grad():
             for tensor, before in saved:
                 if not torch.equal(tensor, before):
                     tensor.copy_(before)
-        for module, training in modes:
-            module.training = training
 
     uncompiled.hold(True)
     try:
-        for parameter, hook in hooks:
+        for parameter, hook in zip(parameters, hooks, strict=True):
             if hook is not None:
                 parameter._post_accumulate_grad_hooks = None
         with getattr(model, "no_sync", nullcontext)():
             yield restore
     finally:
         restore()
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient, hook in zip(parameters, gradients, hooks, strict=True):
             parameter.grad = gradient
-        for parameter, hook in hooks:
             if hook is not None:
                 parameter._post_accumulate_grad_hooks = hook
-        _set_random_state(state)
+        random_numbers()
         uncompiled.hold(False)
 
 
-def _random_state() -> list[Any]:
-    cuda = torch.cuda.get_rng_state_all() if _torch.cuda.is_initialized() else []
-    numpy = sys.modules.get("numpy")
-    return [
-        torch.get_rng_state(),
-        cuda,
-        random.getstate(),
-        numpy.random.get_state() if numpy else None,
-    ]
+def _random_numbers() -> Callable[[], None]:
+    """Returns a function after which the random numbers are drawn again that come now."""
+    cpu, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    cuda = torch.cuda.get_rng_state_all() if _torch.cuda.is_initialized() else None
 
+    def restore() -> None:
+        torch.set_rng_state(cpu)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
 
-def _set_random_state(state: list[Any]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1]:
-        torch.cuda.set_rng_state_all(state[1])
-    random.setstate(state[2])
-    if state[3] is not None:
-        sys.modules["numpy"].random.set_state(state[3])
+    return restore
