@@ -9,8 +9,8 @@ import pytest
 import torch
 from running import DLSIM
 
-from dlsim import amp
-from dlsim.amp._rounding import round_values_, rounded_by_torch
+from dlsim import _rounding, amp
+from dlsim._rounding import rounded_by_torch, rounded_in_place
 
 _FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
 
@@ -46,11 +46,15 @@ def _hard_values(half_dtype, folder):
 
 def _by_codec(values, half_dtype):
     values = values.clone()
-    round_values_(values, half_dtype)
+    rounded_in_place(values, _FORMATS[half_dtype])
     return values
 
 
-@pytest.mark.parametrize("rounding", [_by_codec, rounded_by_torch])
+def _by_torch(values, half_dtype):
+    return rounded_by_torch(values, _FORMATS[half_dtype])
+
+
+@pytest.mark.parametrize("rounding", [_by_codec, _by_torch])
 @pytest.mark.parametrize("half_dtype", _FORMATS)
 def test_rounding_equals_the_command(half_dtype, rounding, tmp_path):
     values = _hard_values(half_dtype, tmp_path)
@@ -63,18 +67,27 @@ def test_rounding_equals_the_command(half_dtype, rounding, tmp_path):
 
 def test_rounding_takes_any_shape_and_type():
     values = torch.linspace(-3, 3, 24).reshape(2, 3, 4).transpose(0, 2)
-    for half_dtype in (*_FORMATS, "float32"):
+    for format in _FORMATS.values():
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             result = values.to(dtype)
-            round_values_(result, half_dtype)
-            expected = values.to(dtype).float()
-            if half_dtype != "float32":
-                expected = rounded_by_torch(expected.contiguous(), half_dtype)
+            rounded_in_place(result, format)
+            expected = rounded_by_torch(values.to(dtype).float().contiguous(), format)
             assert torch.equal(result, expected.to(dtype))
     one = torch.tensor(1 + 2.0**-10)
-    round_values_(one, "cbfloat16")
+    rounded_in_place(one, "cb16")
     assert one.item() == 1.0
-    round_values_(torch.empty(0), "cbfloat16")
+    rounded_in_place(torch.empty(0), "cb16")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_devices_without_kernels_get_the_same_bits(dtype, monkeypatch):
+    values = torch.linspace(-3, 3, 24).exp2().to(dtype).reshape(4, 6).T
+    expected = [_rounding.Rounding(format)(values) for format in _FORMATS.values()]
+    monkeypatch.setattr(_rounding, "_has_kernels", lambda device: False)
+    for counts in (False, True):
+        found = [_rounding.Rounding(one, count=counts)(values) for one in _FORMATS.values()]
+        assert all(map(torch.equal, found, expected))
+        assert all(one.dtype == dtype for one in found)
 
 
 def _gradient(half_dtype, value, loss_scale=1.0, **arguments):

@@ -14,17 +14,9 @@ from torch.nn.modules.module import (
 )
 
 from .._compiled import Uncompiled
-from ..emulation import (
-    DEFAULT_MODULES,
-    FUSED_MODULES,
-    ClosedFastPaths,
-    Rounding,
-    map_tensors,
-    straight_through,
-    works_in_place,
-)
-from ._half_dtype import get_half_dtype_str, rounding_dtype
-from ._rounding import FORMATS
+from .._rounding import Rounding, map_tensors, straight_through
+from ..emulation import DEFAULT_MODULES, FUSED_MODULES, ClosedFastPaths, works_in_place
+from ._half_dtype import FORMATS, get_half_dtype_str, rounding_dtype
 
 Module = torch.nn.Module
 
@@ -126,7 +118,7 @@ class _Block:
     def _rounded(self, module: Module, values: Any) -> Any:
         if self._rounding is None or not isinstance(module, DEFAULT_MODULES):
             return None
-        rule = self._rounding.round
+        rule = self._rounding
         return map_tensors(values, lambda tensor: straight_through(tensor, rule, rule))
 
 

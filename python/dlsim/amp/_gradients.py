@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from .._rounding import rounded_in_place
 from ..arrays._convert import measure
-from ._rounding import round_values_
+from ._half_dtype import FORMATS
 
 # Elements that are squared at a time: the float64 copy stays small.
 _CHUNK = 1 << 22
@@ -49,13 +50,14 @@ def rounded_gradient(grad: torch.Tensor, half_dtype: str) -> torch.Tensor:
     """Returns a copy of a gradient of any layout, rounded to `half_dtype` and back."""
     grad = grad.coalesce() if grad.layout == torch.sparse_coo else grad
     copy: torch.Tensor = grad.detach().clone()
-    round_values_(_stored(copy), half_dtype)
+    round_(copy, half_dtype)
     return copy
 
 
 def round_(grad: torch.Tensor, half_dtype: str) -> None:
     """Rounds a gradient to `half_dtype` and back, in place."""
-    round_values_(_stored(grad.detach()), half_dtype)
+    if half_dtype != "float32":
+        rounded_in_place(_stored(grad.detach()), FORMATS[half_dtype])
 
 
 def scale_(grad: torch.Tensor, factor: float) -> None:

@@ -19,6 +19,9 @@ _TORCH_DTYPES = {
     "cbfloat16": torch.float16,
 }
 
+# By dlsim's names; "float32" is not rounded to.
+FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
+
 
 @dataclass
 class _Setting:

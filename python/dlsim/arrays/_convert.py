@@ -201,7 +201,7 @@ def quantize(
     """Returns `values` rounded through a format, as float32: encode, decode, times fl32(1 / scale).
 
     `unscale=False` leaves the scale on the results. Arguments are those of encode; `out` is float32
-    and may be `values` itself. A gradient is not passed on: see dlsim.emulation for that.
+    and may be `values` itself. A gradient is not passed on; dlsim.autocast_emulation does that.
     """
     chosen, conversion = conversion_of(format, rounding, overflow, subnormals)
     draws = draws_of(scale, seed, stream)

@@ -3,38 +3,34 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import fnmatch
-import functools
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 try:
     import torch
+    from torch.nn.parameter import is_lazy
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
         "dlsim.emulation: PyTorch is missing, expected `pip install torch`", name="torch"
     ) from None
 
-from .. import _core
 from .._compiled import Uncompiled, check_hooks_run
 from .._core import Format
 from .._errors import UsageError
+from .._rounding import Rounding, map_tensors, round_gradient, straight_through
 from .._text import some_of
-from ..arrays import _convert
-from ..arrays._dtypes import format_of
 from ..arrays._tensor_stats import TensorStats
 
-__all__ = ["DEFAULT_MODULES", "AutocastEmulation", "autocast_emulation", "quantize"]
+__all__ = ["DEFAULT_MODULES", "AutocastEmulation", "autocast_emulation"]
 
 Module = torch.nn.Module
 Tensor = torch.Tensor
-Rule = Callable[[Tensor], Tensor]
 Choice = type | str | re.Pattern[str]
 
 _LOG = logging.getLogger("dlsim.emulation")
@@ -50,33 +46,6 @@ DEFAULT_MODULES: tuple[type, ...] = (
     torch.nn.RNNCellBase,
     torch.nn.PReLU,
 )
-
-
-def quantize(
-    x: Tensor,
-    format: str | Format,
-    *,
-    gradient: str | Format | None = None,
-    rounding: str = "rne",
-    overflow: str = "inf",
-    subnormals: str = "keep",
-    seed: int = 0,
-) -> Tensor:
-    """Returns `x` rounded to `format` as dlsim.quantize does, with a gradient.
-
-    The gradient is straight-through: that of the result, unchanged where values overflow or
-    underflow. `gradient` names a format to which it is rounded in turn (None: it is not). Can be
-    differentiated several times.
-    """
-    how = (rounding, overflow, subnormals, seed)
-    forward = Rounding(format, *how)
-    backward = None
-    if gradient is not None:
-        backward = Place(Rounding(gradient, *how), "gradient", count=False)
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x: bad type, expected a floating-point torch.Tensor, got {kind}")
-    return straight_through(x, forward.round, backward)
 
 
 def autocast_emulation(
@@ -113,24 +82,32 @@ def autocast_emulation(
         "weights": weights,
         "statistics": statistics,
     }
-    how = Rounding(format, rounding, overflow, subnormals, seed)
-    chosen = _chosen_modules(model, modules)
-    return AutocastEmulation(model, chosen, how, {name for name, on in switches.items() if on})
+    what = {name for name, on in switches.items() if on}
+    how = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
+    checked = Rounding(format, **how).format
+    return AutocastEmulation(model, _chosen_modules(model, modules), checked, how, what)
 
 
 class AutocastEmulation:
-    """A running emulation, as autocast_emulation starts it: what it counted, and how to end it."""
+    """A running emulation, as autocast_emulation starts it: what it counted, and how to end it.
+
+    `format` is what is rounded to, `modules` are the names of the chosen modules.
+    """
 
     def __init__(
-        self, model: Module, modules: Mapping[str, Module], rounding: Rounding, what: set[str]
+        self,
+        model: Module,
+        modules: Mapping[str, Module],
+        format: Format,
+        how: dict[str, Any],
+        what: set[str],
     ) -> None:
-        """Starts in `modules` of a model, by name; `what` are keywords of autocast_emulation."""
-        self._rounding = rounding
-        self._what = what
-        self._modules = tuple(modules)
+        """Starts in modules of a model; `how` and `what` are keywords of autocast_emulation."""
+        self.format, self.modules = format, tuple(modules)
+        self._how, self._what = how, what
+        self._places: dict[str, dict[str, Rounding]] = {name: {} for name in modules}
         self._handles: list[Any] = []
         self._watched: dict[int, Tensor] = {}
-        self._places: dict[tuple[str, str], Place] = {}
         self._swaps: list[tuple[Module, list[_Swap]]] = []
         check_hooks_run([model])
         self._active = True
@@ -140,17 +117,6 @@ class AutocastEmulation:
         for name, module in modules.items():
             self._attach(name, module)
         self._uncompiled.hold(True)
-
-    @property
-    def format(self) -> Format:
-        """The format that is rounded to."""
-        found: Format = self._rounding.format
-        return found
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The names of the chosen modules, as in model.named_modules()."""
-        return self._modules
 
     def __enter__(self) -> AutocastEmulation:
         """Returns this emulation, which runs already."""
@@ -178,22 +144,22 @@ class AutocastEmulation:
         That is `input`, `output`, `input.grad`, `output.grad`, and per parameter such as `weight`
         and `weight.grad`; each as returned by dlsim.measure.
         """
-        result: dict[str, dict[str, TensorStats]] = {name: {} for name in self._modules}
-        for (module, kind), place in list(self._places.items()):
-            if place.stats is not None:
-                result[module][kind] = place.stats
-        return result
+        return {
+            name: {kind: one.stats for kind, one in list(places.items()) if one.stats is not None}
+            for name, places in self._places.items()
+        }
 
     def reset_statistics(self) -> None:
         """Sets all counts to zero."""
-        for place in self._places.values():
-            place.stats = None
+        for places in self._places.values():
+            for one in places.values():
+                one.stats = None
 
     def _log_idle(self) -> None:
         """Names the chosen modules that never ran, as far as no chosen one around them did."""
         idle = [
             name
-            for name in self._modules
+            for name in self.modules
             if not any(f"{name}.".startswith(f"{ran}.") or not ran for ran in self._called)
         ]
         if idle:
@@ -229,27 +195,25 @@ class AutocastEmulation:
             return None
         return map_tensors(values, lambda tensor: straight_through(tensor, forward, backward))
 
-    def _place(self, module: str, kind: str) -> Place:
-        key = (module, kind)
-        if key not in self._places:
+    def _place(self, module: str, kind: str) -> Rounding:
+        places = self._places[module]
+        if kind not in places:
             name = f"{module}.{kind}" if module else kind
-            self._places[key] = Place(self._rounding, name, count="statistics" in self._what)
-        return self._places[key]
+            count = "statistics" in self._what
+            places[kind] = Rounding(self.format, name, count=count, **self._how)
+        return places[kind]
 
     def _watch_parameters(self, name: str, module: Module) -> None:
         if "parameter_gradients" not in self._what:
             return
         parameters: Iterable[tuple[str, Any]] = module.named_parameters()
-        for parameter_name, parameter in parameters:
+        for key, parameter in parameters:
             # A rounded weight, in the place of a parameter meanwhile, is no leaf.
-            trains = parameter.requires_grad and parameter.is_leaf
-            if id(parameter) in self._watched or not trains:
-                continue
-            if torch.nn.parameter.is_lazy(parameter):
-                continue
-            self._watched[id(parameter)] = parameter
-            place = self._place(name, f"{parameter_name}.grad")
-            self._handles.append(parameter.register_hook(lambda g, p=place: _round_gradient(g, p)))
+            trains = parameter.requires_grad and parameter.is_leaf and not is_lazy(parameter)
+            if trains and id(parameter) not in self._watched:
+                self._watched[id(parameter)] = parameter
+                rule = self._place(name, f"{key}.grad")
+                self._handles.append(parameter.register_hook(partial(round_gradient, rule=rule)))
 
     def _swap_parameters(self, name: str, module: Module) -> None:
         self._unwind(module)  # after an exception in forward they are still swapped
@@ -364,146 +328,3 @@ class ClosedFastPaths:
                     _closed[module] = times - 1, own
                 else:
                     vars(module).update(own)
-
-
-# -- tensors -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Rounding:
-    """How values are rounded, by the names of `dlsim replay`; raises UsageError for a bad one."""
-
-    format: Any  # a Format, or its name; afterwards the Format
-    rounding: str = "rne"
-    overflow: str = "inf"
-    subnormals: str = "keep"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Checks the names now, not in the first step."""
-        object.__setattr__(self, "format", format_of(self.format))
-        self.round(torch.zeros(1))
-
-    def round(self, tensor: Tensor, stream: int = 0) -> Tensor:
-        """Returns the rounded values in a new tensor of the same type, without a graph."""
-        if tensor.is_sparse:
-            whole = tensor.coalesce()
-            values = self.round(whole.values(), stream)
-            sparse: Tensor = torch.sparse_coo_tensor(whole.indices(), values, whole.shape)
-            return sparse
-        rounded = _convert.quantize(_readable(tensor), **vars(self), stream=stream)
-        typed: Tensor = rounded.to(tensor.device, tensor.dtype)
-        return typed
-
-    def measure(self, tensor: Tensor, stream: int = 0) -> TensorStats:
-        """Returns what `round` does to the elements of a tensor."""
-        values = tensor.coalesce().values() if tensor.is_sparse else tensor
-        found: TensorStats = _convert.measure(_readable(values), **vars(self), stream=stream)
-        return found
-
-
-def _readable(tensor: Tensor) -> Tensor:
-    """Returns the tensor without a graph, on the CPU where dlsim has no kernels for its device."""
-    plain = tensor.detach()
-    return plain if plain.is_cuda and _runs_on_cuda(plain.device.index) else plain.cpu()
-
-
-@functools.cache
-def _runs_on_cuda(device: int) -> bool:
-    try:
-        _core.require_cuda("values", device)
-    except UsageError:
-        return False
-    return torch.version.hip is None
-
-
-class Place:
-    """A place in a model where tensors are rounded, and the counts of what that did."""
-
-    def __init__(self, rounding: Rounding, name: str, *, count: bool) -> None:
-        self._rounding = rounding
-        self._name = name
-        self._count = count
-        self._calls = 0
-        self._lock = threading.Lock()  # on a GPU, backward runs on a thread of its own
-        self.stats: TensorStats | None = None
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        """Returns the rounded tensor, without a graph, and counts."""
-        with self._lock:
-            stochastic = self._rounding.rounding == "sr"
-            stream = _core.stream_of(self._name, self._calls) if stochastic else 0
-            self._calls += 1
-            if self._count:
-                self.stats = _sum_of(self.stats, self._rounding.measure(tensor, stream))
-        return self._rounding.round(tensor, stream)
-
-
-def _sum_of(total: TensorStats | None, part: TensorStats) -> TensorStats:
-    """Returns the counters of two tensors together."""
-    if total is None:
-        return part
-    added = {
-        field.name: getattr(total, field.name) + getattr(part, field.name)
-        for field in dataclasses.fields(part)
-        if field.name not in ("format", "scale", "absmax")
-    }
-    return dataclasses.replace(part, **added, absmax=max(total.absmax, part.absmax))
-
-
-class _StraightThrough(torch.autograd.Function):
-    """Rounds in forward; its gradient is the gradient of its output, rounded by a rule if given.
-
-    Differentiable any number of times: the rounding of a gradient has the same rule again.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, forward: Rule | None, backward: Rule | None) -> Tensor:
-        ctx.rule = backward
-        return values.clone() if forward is None else forward(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return _round_gradient(gradients[0], ctx.rule), None, None
-
-
-def straight_through(values: Tensor, forward: Rule | None, backward: Rule | None) -> Tensor:
-    """Returns values rounded by `forward`, whose gradient `backward` rounds; None: not at all."""
-    result: Tensor = _StraightThrough.apply(values, forward, backward)
-    return result
-
-
-def _round_gradient(gradient: Tensor, rule: Rule | None) -> Tensor:
-    """Returns the gradient rounded by `rule`, differentiable where a graph is being recorded."""
-    if rule is None:
-        return gradient
-    return rule(gradient) if gradient.is_sparse else straight_through(gradient, rule, rule)
-
-
-def map_tensors(value: Any, function: Rule, done: dict[int, Any] | None = None) -> Any:
-    """Applies `function` to every floating-point tensor in nested containers; keeps the rest.
-
-    Containers are tuples, named tuples, lists, mappings and dataclasses; they are copied. A tensor
-    that occurs several times is mapped once, so that it stays one tensor.
-    """
-    done = {} if done is None else done
-    if id(value) in done:
-        return done[id(value)][1]
-    result = value
-    if isinstance(value, Tensor):
-        result = function(value) if value.is_floating_point() else value
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        result = type(value)(*(map_tensors(item, function, done) for item in value))
-    elif isinstance(value, (tuple, list)):
-        result = type(value)(map_tensors(item, function, done) for item in value)
-    elif isinstance(value, dict):
-        result = copy.copy(value)
-        for key, item in value.items():
-            result[key] = map_tensors(item, function, done)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        result = copy.copy(value)
-        for field in dataclasses.fields(value):
-            item = map_tensors(getattr(value, field.name), function, done)
-            object.__setattr__(result, field.name, item)
-    done[id(value)] = value, result  # keeps `value` alive, so that its id stays its own
-    return result

@@ -21,14 +21,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._core import Format
 from .._errors import UsageError
+from .._rounding import Rounding
 from ..recorder._autocast import as_first, operation_of, policy_of, promotes
 from ..recorder._tensors import tensors_in
-from . import Rounding, Tensor
 
 # Whose types lack much of what is used here in PyTorch 1.13.
 _torch: Any = torch
 _Mode: Any = TorchDispatchMode
 _Base: Any = torch.Tensor
+
+Tensor = torch.Tensor
 
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -255,7 +257,7 @@ class _Carried(_Mode):  # type: ignore[misc]
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for changed in tensors_in(one):
                     if isinstance(changed, _Carrier):
-                        changed.values.copy_(self._rounding.round(changed.values))
+                        changed.values.copy_(self._rounding(changed.values))
                     elif changed.dtype == self.dtype:
                         raise RuntimeError(f"{func}: changes a tensor that dlsim has not made")
         aliases = [one.alias_info for one in func._schema.returns]
@@ -283,7 +285,7 @@ class _Carried(_Mode):  # type: ignore[misc]
     def _carrier(self, result: Any, alias: Any) -> Any:
         if not (isinstance(result, Tensor) and result.dtype == torch.float32):
             return result
-        return _Carrier(self._rounding.round(result) if alias is None else result, self)
+        return _Carrier(self._rounding(result) if alias is None else result, self)
 
     def _is_narrow(self, name: str, kwargs: dict[str, Any], given: list[Tensor]) -> bool:
         """Returns whether results have 16 bits, as PyTorch's rules for types have it."""
