@@ -3,9 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include "dlsim/error.h"
-#include "dlsim/tensor_stats.h"
 #include "python/src/bindings.h"
-#include "sim/base/counter_columns.h"
 
 namespace nb = nanobind;
 
@@ -36,21 +34,11 @@ void Translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
-// The counters that results in JSON have, in their order.
-nb::tuple CounterKeys() {
-  nb::list keys;
-  sim::ForEachColumn([&](auto, auto columns) {
-    if constexpr (columns.kInJson) keys.append(columns.kNames.json);
-  });
-  return nb::tuple(keys);
-}
-
 }  // namespace
 }  // namespace dlsim::python
 
 NB_MODULE(_core, module) {
   module.attr("__version__") = DLSIM_VERSION;
-  module.attr("COUNTER_KEYS") = dlsim::python::CounterKeys();
   nb::register_exception_translator(dlsim::python::Translate);
   dlsim::python::BindHeldStep(module);
   dlsim::python::BindEngine(module);
