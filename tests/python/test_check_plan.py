@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import dlsim
 from dlsim._errors import UsageError
-from dlsim.emulation import _autocast_rules, _check_plan
+from dlsim.emulation import _autocast_rules
 from dlsim.emulation._autocast_rules import CudaAutocast
 
 HAS_FP16 = _autocast_rules._can_autocast(torch.float16)
@@ -462,9 +462,3 @@ def test_what_a_cpu_cannot_do_in_16_bits_is_carried(monkeypatch):
     found = dlsim.check_plan(mlp(), loss, batches())
     assert found.holds and len(raised) == 1
     assert found.loss_difference == dlsim.check_plan(mlp(), loss_of, batches()).loss_difference
-
-
-def test_the_thresholds_are_those_that_the_docs_state():
-    assert _check_plan.BAD_SHARE == 0.2
-    assert _check_plan.LOSS_DIFFERENCE == 0.05
-    assert _check_plan.GRADIENT_ERROR == 0.05

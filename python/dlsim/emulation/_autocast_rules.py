@@ -222,7 +222,7 @@ class _Carrier(_Base):  # type: ignore[misc]
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls an operator where no mode is active, as when a result is printed."""
         mode = next(one.mode for one in tensors_in((args, kwargs)) if isinstance(one, _Carrier))
-        return mode.call(func, args, kwargs or {})
+        return mode.__torch_dispatch__(func, types, args, kwargs)
 
 
 class _Carried(_Mode):  # type: ignore[misc]
@@ -236,19 +236,13 @@ class _Carried(_Mode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls an operator of forward or backward."""
-        return self.call(func, args, kwargs or {})
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # it would import the compiler, which takes seconds
-
-    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Calls an operator."""
+        kwargs = kwargs or {}
         given = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         if kwargs.get("dtype") != self.dtype and all(one.dtype != self.dtype for one in given):
             return func(*args, **kwargs)
-        if self._refuses:
-            self._check_scalars(func, args)
+        for argument, one in zip(func._schema.arguments, args, strict=False):
+            if self._refuses and argument.name == "value" and isinstance(one, (int, float)):
+                torch.empty((), dtype=self.dtype).fill_(one)  # raises what PyTorch would
         plain_args, plain = _map((args, kwargs), self._values)
         if plain.get("dtype") == self.dtype:
             plain["dtype"] = torch.float32
@@ -277,6 +271,10 @@ class _Carried(_Mode):  # type: ignore[misc]
         ]
         return type(result)(carriers)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # it would import the compiler, which takes seconds
+
     def _values(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, _Carrier):
             return tensor.values
@@ -293,9 +291,3 @@ class _Carried(_Mode):  # type: ignore[misc]
             return bool(kwargs["dtype"] == self.dtype)
         deciding = [one for one in given if one.dim()] or given
         return all(one.dtype == self.dtype for one in deciding[: 1 if as_first(name) else None])
-
-    def _check_scalars(self, func: Any, args: Any) -> None:
-        """Raises PyTorch's own error for a number that a 16-bit tensor cannot be filled with."""
-        for argument, one in zip(func._schema.arguments, args, strict=False):
-            if argument.name == "value" and isinstance(one, (int, float)):
-                torch.empty((), dtype=self.dtype).fill_(one)
