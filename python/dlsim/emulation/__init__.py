@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,14 +24,13 @@ except ModuleNotFoundError:
 from .._compiled import Uncompiled, check_hooks_run
 from .._core import Format
 from .._errors import UsageError
-from .._rounding import Rounding, map_tensors, round_gradient, straight_through
+from .._rounding import Rounding, Tensor, map_tensors, round_gradient, straight_through
 from .._text import some_of
 from ..arrays._tensor_stats import TensorStats
 
 __all__ = ["DEFAULT_MODULES", "AutocastEmulation", "autocast_emulation"]
 
 Module = torch.nn.Module
-Tensor = torch.Tensor
 Choice = type | str | re.Pattern[str]
 
 _LOG = logging.getLogger("dlsim.emulation")
@@ -83,7 +83,9 @@ def autocast_emulation(
         "statistics": statistics,
     }
     what = {name for name, on in switches.items() if on}
-    how = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
+    how: dict[str, Any] = dict(
+        rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed
+    )
     checked = Rounding(format, **how).format
     return AutocastEmulation(model, _chosen_modules(model, modules), checked, how, what)
 
@@ -108,7 +110,7 @@ class AutocastEmulation:
         self._places: dict[str, dict[str, Rounding]] = {name: {} for name in modules}
         self._handles: list[Any] = []
         self._watched: dict[int, Tensor] = {}
-        self._swaps: list[tuple[Module, list[_Swap]]] = []
+        self._swaps: list[tuple[Module, ExitStack]] = []  # what gives modules their parameters back
         check_hooks_run([model])
         self._active = True
         self._called: set[str] = set()
@@ -135,7 +137,7 @@ class AutocastEmulation:
         while self._handles:
             self._handles.pop().remove()
         while self._swaps:
-            _swap_back(self._swaps.pop()[1])
+            self._swaps.pop()[1].close()
         self._fast_paths.reopen()
 
     def statistics(self) -> dict[str, dict[str, TensorStats]]:
@@ -217,28 +219,18 @@ class AutocastEmulation:
 
     def _swap_parameters(self, name: str, module: Module) -> None:
         self._unwind(module)  # after an exception in forward they are still swapped
-        swaps: list[_Swap] = []
+        undo = ExitStack()
+        self._swaps.append((module, undo))
         for prefix, part in module.named_modules():
             for key, parameter in part._parameters.items():
                 if isinstance(parameter, torch.nn.Parameter) and parameter.is_floating_point():
                     place = self._place(name, f"{prefix}.{key}" if prefix else key)
-                    swaps.append((part, key, parameter, straight_through(parameter, place, None)))
-        for part, key, _, rounded in swaps:
-            _set_parameter(part, key, rounded)
-        self._swaps.append((module, swaps))
+                    _set_parameter(part, key, straight_through(parameter, place, None))
+                    undo.callback(_set_parameter, part, key, parameter)
 
     def _unwind(self, module: Module) -> None:
         while any(owner is module for owner, _ in self._swaps):
-            _swap_back(self._swaps.pop()[1])
-
-
-# A module, the name of a parameter of it, the parameter, and what replaces it meanwhile.
-_Swap = tuple[Module, str, Any, Tensor]
-
-
-def _swap_back(swaps: list[_Swap]) -> None:
-    for part, key, parameter, _ in reversed(swaps):
-        _set_parameter(part, key, parameter)
+            self._swaps.pop()[1].close()
 
 
 def _set_parameter(module: Module, key: str, value: Any) -> None:

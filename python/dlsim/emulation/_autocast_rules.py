@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._core import Format
 from .._errors import UsageError
-from .._rounding import Rounding
+from .._rounding import Rounding, Tensor
 from ..recorder._autocast import as_first, operation_of, policy_of, promotes
 from ..recorder._tensors import tensors_in
 
@@ -29,8 +29,6 @@ from ..recorder._tensors import tensors_in
 _torch: Any = torch
 _Mode: Any = TorchDispatchMode
 _Base: Any = torch.Tensor
-
-Tensor = torch.Tensor
 
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

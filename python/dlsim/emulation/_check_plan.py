@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,9 +320,7 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
     parameters: list[Any] = list(model.parameters())
     modules = [(one, one.training, dict(one._buffers)) for one in model.modules()]
     saved = [(one, one.detach().clone()) for one in [*parameters, *model.buffers()]]
-    gradients = [one.grad for one in parameters]
-    hooks = [getattr(one, "_post_accumulate_grad_hooks", None) for one in parameters]
-    random_numbers, uncompiled = _random_numbers(), Uncompiled()
+    uncompiled = Uncompiled()
 
     def restore() -> None:
         for module, training, buffers in modules:
@@ -334,21 +332,18 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
                 if not torch.equal(tensor, before):
                     tensor.copy_(before)
 
-    uncompiled.hold(True)
-    try:
-        for parameter, hook in zip(parameters, hooks, strict=True):
-            if hook is not None:
+    with ExitStack() as undo, getattr(model, "no_sync", nullcontext)():
+        undo.callback(uncompiled.hold, False)
+        uncompiled.hold(True)
+        undo.callback(_random_numbers())
+        for parameter in parameters:
+            undo.callback(setattr, parameter, "grad", parameter.grad)
+            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
+            if hooks is not None:
+                undo.callback(setattr, parameter, "_post_accumulate_grad_hooks", hooks)
                 parameter._post_accumulate_grad_hooks = None
-        with getattr(model, "no_sync", nullcontext)():
-            yield restore
-    finally:
-        restore()
-        for parameter, gradient, hook in zip(parameters, gradients, hooks, strict=True):
-            parameter.grad = gradient
-            if hook is not None:
-                parameter._post_accumulate_grad_hooks = hook
-        random_numbers()
-        uncompiled.hold(False)
+        undo.callback(restore)
+        yield restore
 
 
 def _random_numbers() -> Callable[[], None]:
