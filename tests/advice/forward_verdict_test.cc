@@ -8,9 +8,7 @@
 
 #include "dlsim/sim/tune.h"
 #include "sim/advice/advice_text.h"
-#include "sim/config/apply_config.h"
 #include "sim/replay/trace_source.h"
-#include "tests/support/config_test_util.h"
 #include "tests/support/profiled_trace.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"
@@ -343,11 +341,6 @@ TEST_F(ForwardVerdictTest, TuneSaysTheSame) {
   EXPECT_EQ(result.formats[0].forward.Overflowing().front()->name, "block.0.wo.act");
   EXPECT_EQ(result.formats[0].reason.find("fails in forward: block.0.wo reaches 66246"), 0u);
   EXPECT_EQ(result.formats[1].forward.state, ForwardState::kFits);
-}
-
-TEST(RecipeOfConfig, IsHalfWhereTheModelItselfIsIn16Bits) {
-  EXPECT_EQ(RecipeOf(ReadTrainingConfig(kConfigs + "deepspeed_zero3.json", {})), Recipe::kHalf);
-  EXPECT_EQ(RecipeOf(ReadTrainingConfig(kConfigs + "torch_scaler.toml", {})), Recipe::kAutocast);
 }
 
 }  // namespace

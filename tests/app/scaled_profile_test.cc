@@ -2,7 +2,6 @@
 // Profiles that hold what tensors lose in scaled formats answer as their traces do.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -67,20 +66,6 @@ TEST_F(ScaledProfileTest, AnswersForTheTensorsAskedFor) {
   const json verdict = SucceedJson(of_profile)["verdict"];
   EXPECT_GT(verdict["formats"][0]["scaled"]["tensors"].size(), 0u);
   EXPECT_EQ(verdict, SucceedJson(of_trace)["verdict"]);
-}
-
-TEST_F(ScaledProfileTest, NamesWhatItHolds) {
-  const std::string profile = Profile(kAccumulated, {"nvfp4", "mxfp8", "nvfp4"});
-  const json names = {"mxfp8", "nvfp4"};
-  EXPECT_EQ(SucceedJson({"info", profile, "--json"})["trace"]["scaled_formats"], names);
-  EXPECT_NE(Succeed({"info", profile}).find("scaled formats: mxfp8, nvfp4\n"), std::string::npos);
-  ExpectFailure({"replay", profile, "--format", "mxfp4"}, 3,
-                {"the profile does not hold mxfp4", "expected mxfp8, nvfp4, or a trace"});
-  ExpectFailure({"replay", Profile(kAccumulated, {}), "--format", "mxfp8"}, 3,
-                {"the profile does not hold mxfp8", "expected a trace"});
-  ExpectFailure({"profile", kAccumulated, "-o", Path("a.dlprof"), "--format", "fp8-delayed"}, 2,
-                {"delayed scaling", "'fp8-delayed'"});
-  Succeed({"replay", profile, "--format", "mxfp8:rule=up"});  // another name for the same
 }
 
 TEST_F(ScaledProfileTest, PartsMergeToTheWhole) {

@@ -49,41 +49,6 @@ def test_the_version_is_that_of_the_module() -> None:
     assert run("--version").stdout.split()[:2] == ["dlsim", dlsim.__version__]
 
 
-def test_help_lists_the_commands_of_both_languages() -> None:
-    listed = re.findall(r"^  ([a-z-]+)  ", run("--help").stdout, re.MULTILINE)
-    assert {"replay", "tune", *_command._PYTHON_COMMANDS} <= set(listed)
-    assert {name for name in listed if f"{name} " in _python_lines(run("--help").stdout)} == set(
-        _command._PYTHON_COMMANDS
-    )
-
-
-def _python_lines(help_text: str) -> str:
-    return "\n".join(line for line in help_text.splitlines() if "(Python package)" in line)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "line"),
-    [
-        (("reprot",), 2, "did you mean 'report'?"),
-        (("replay", TRACE, "--format", "fp61"), 2, "dlsim replay: format: unknown name"),
-        (("info", "/no/such/trace"), 3, "dlsim info: /no/such/trace: cannot be opened"),
-    ],
-)
-def test_exit_codes_and_errors_are_kept(arguments: Sequence[str], code: int, line: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == code
-    assert line in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
-
-
-def test_without_a_command_the_help_comes_before_the_error() -> None:
-    done = run()
-    assert (done.returncode, done.stdout) == (2, run("help").stdout)
-    assert done.stderr.startswith("dlsim: no command, expected one of replay, ")
-    assert done.stderr.count("\n") == 1
-
-
 def test_it_ends_quietly_when_its_reader_does() -> None:
     command = [*DLSIM, "scaler", "--list"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:

@@ -54,20 +54,6 @@ def test_an_export_of_several_runs_is_refused(tmp_path: Path) -> None:
         dlsim.explain(write_csv(tmp_path / "export.csv", header))
 
 
-def test_tables_and_what_if() -> None:
-    result = dlsim.explain(LOGS / "scale.csv", policies="torch", settings={"init_scale": "2^12"})
-    assert result.table_names == ("brackets", "policies", "what_if")
-    frame = dlsim.results.tables(result.data)
-    assert frame["what_if"]["policy"] == ["torch"]
-    assert len(frame["brackets"]["scale"]) == len(result.data["brackets"])
-    assert "policy: " in result.report
-
-
-def test_expectations_are_findings() -> None:
-    result = dlsim.explain(LOGS / "megatron-steady.log", expect="skipped_steps<=3")
-    assert [expectation.holds for expectation in result.expectations] == [False]
-
-
 def test_a_tag_needs_an_event_log() -> None:
     with pytest.raises(dlsim.UsageError, match="tag: expected an event log of TensorBoard"):
         dlsim.explain(LOGS / "scale.csv", tag="loss_scale")

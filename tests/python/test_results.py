@@ -59,25 +59,6 @@ def test_tables_of_every_command_have_columns_of_one_length_and_type(tmp_path: P
                 assert types <= {bool, int, float, str}, (schema, name, column, types)
 
 
-def test_replay_tables_hold_every_number_of_the_json(replay: dlsim.Result) -> None:
-    tables = results.tables(replay.data)
-    runs, steps, tensors = tables["runs"], tables["steps"], tables["tensors"]
-    row = 0
-    for index, run in enumerate(replay.data["runs"]):
-        assert runs["policy"][index] == run["policy"]
-        assert runs["skipped_steps"][index] == run["summary"]["skipped_steps"]
-        assert runs["activations.overflow"][index] == run["summary"]["activations"]["overflow"]
-        for step in run["steps"]:
-            assert (steps["run"][row], steps["step"][row]) == (index, step["step"])
-            for key in ("scale", "skipped", "cause", "underflow", "clip_coefficient"):
-                assert steps[key][row] == step.get(key)
-            assert str(steps["grad_norm"][row]) == str(step["grad_norm"])
-            row += 1
-    assert row == len(steps["run"])
-    names = [tensor["name"] for run in replay.data["runs"] for tensor in run["tensors"]]
-    assert tensors["name"] == names
-
-
 def test_numbers_that_are_not_finite_are_floats(replay: dlsim.Result) -> None:
     assert any("inf" == step["grad_norm"] for step in replay.data["runs"][0]["steps"])
     norms = results.tables(replay.data)["steps"]["grad_norm"]
@@ -93,13 +74,6 @@ def test_a_tensor_named_nan_stays_a_name(replay: dlsim.Result) -> None:
     assert set(results.tables(data)["tensors"]["name"]) == {"nan"}
 
 
-def test_optimizers_have_rows_of_their_own(replay: dlsim.Result) -> None:
-    table = results.tables(replay.data)["optimizers"]
-    assert table["optimizer"][:2] == ["first", "second"]
-    assert len(table["optimizer"]) == 2 * len(results.tables(replay.data)["steps"]["run"])
-    assert {"skipped", "grad_norm", "clip_coefficient"} <= table.keys()
-
-
 def test_brackets_become_two_columns(tmp_path: Path) -> None:
     dlsim.profile(TRACE, tmp_path / "p.dlprof", formats="fp16", scales="2^0..2^4")
     found = dlsim.replay(tmp_path / "p.dlprof", formats="cb16", policies="torch")
@@ -110,30 +84,6 @@ def test_brackets_become_two_columns(tmp_path: Path) -> None:
         if bracketed:
             low, high = table["bracket.subnormal.low"][i], table["bracket.subnormal.high"][i]
             assert low <= table["subnormal"][i] <= high
-
-
-def test_pareto_marks_runs_of_a_sweep() -> None:
-    found = dlsim.sweep(TRACE, formats="fp16", policies="torch", vary={"init_scale": "2^0..2^9"})
-    marked = results.tables(found.data)["runs"]["pareto"]
-    assert [i for i, on_front in enumerate(marked) if on_front] == sorted(found.data["pareto"])
-
-
-def test_a_scaler_table_expands_to_the_scales_of_all_steps() -> None:
-    found = dlsim.scaler("torch", 10, overflow_at=[2, 3])
-    table = results.tables(found.data)["scales"]
-    expanded = [
-        scale
-        for scale, count in zip(table["scale"], table["steps"], strict=True)
-        for _ in range(count)
-    ]
-    assert expanded == [65536.0] * 2 + [32768.0] + [16384.0] * 7
-    assert table["first_step"] == [0, 2, 3]
-
-
-def test_mixed_parameters_become_text() -> None:
-    found = dlsim.replay(TRACE, formats="fp16", policies=["cerebras", "static", "deepspeed"])
-    column = results.tables(found.data)["runs"]["params.loss_scale"]
-    assert column == ["dynamic", "1.0", "0"]
 
 
 def test_a_frame_has_the_columns_and_types_of_the_table(replay: dlsim.Result) -> None:

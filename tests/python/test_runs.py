@@ -36,36 +36,6 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_replay_gives_the_json_of_the_command() -> None:
-    result = dlsim.replay(
-        TRACE,
-        formats=["fp16", "cb16"],
-        policies=("torch", "cerebras"),
-        settings={"torch.init_scale": 2.0**20, "growth_interval": 3},
-        max_gradient_norm=0.1,
-        tensors="*.weight.grad",
-    )
-    assert result.data == run(
-        *("replay", str(TRACE), "--format", "fp16", "--format", "cb16", "--policy", "torch"),
-        *("--policy", "cerebras", "--set", "torch.init_scale=2^20", "--set", "growth_interval=3"),
-        *("--max-gradient-norm", "0.1", "--tensors", "*.weight.grad", "--json", "-"),
-    )
-    assert "fp16 torch" in result.report
-    assert result.command[:2] == ("dlsim", "replay")
-    assert result.command[-1] == str(TRACE)
-
-
-def test_sweep_and_tune_give_the_json_of_the_command(profile: Path) -> None:
-    varied = {"init_scale": [1, 2.0, "2^5"], "policy": ["torch", "apex"]}
-    assert dlsim.sweep(profile, formats="fp16", vary=varied).data == run(
-        *("sweep", str(profile), "--format", "fp16", "--vary", "init_scale=1,2,32"),
-        *("--vary", "policy=torch,apex", "--json", "-"),
-    )
-    expected = run("tune", str(profile), "--format", "fp16", "--json", "-")
-    assert dlsim.tune(profile, formats="fp16").data == expected
-    assert dlsim.tune(profile, formats="fp16", emit="torch").report.startswith("import torch")
-
-
 def test_scaler_takes_lists_of_any_length() -> None:
     steps = range(0, 100_000, 3)
     result = dlsim.scaler("torch", 100_000, overflow_at=list(steps), settings={"init_scale": 1e30})
@@ -90,39 +60,6 @@ def test_profiles_of_parts_merge(tmp_path: Path, profile: Path) -> None:
         dlsim.merge([*parts, parts[0]], tmp_path / "more.dlprof")
     dlsim.merge([*parts, parts[0]], tmp_path / "more.dlprof", partial=True)
     assert (tmp_path / "more.dlprof").read_bytes() == profile.read_bytes()
-
-
-def test_info_formats_and_accumulate_give_the_json_of_the_command() -> None:
-    path = str(TRACE)
-    assert dlsim.info(TRACE, tensors="out.*").data == run(
-        "info", path, "--tensors", "out.*", "--json"
-    )
-    assert dlsim.formats("cb16", "e5m2").data == run("formats", "cb16", "e5m2", "--json")
-    assert dlsim.accumulate(
-        TRACE, formats="fp16", algorithms=["ring", "tree"], scale=8
-    ).data == run(
-        *("accumulate", path, "--format", "fp16", "--algorithm", "ring", "--algorithm", "tree"),
-        *("--scale", "8", "--json", "-"),
-    )
-
-
-def test_diff_gives_the_json_of_the_command_and_what_fails() -> None:
-    paths = [str(TRACES / "cnn-digits"), str(TRACES / "cnn-digits")]
-    result = dlsim.diff(*paths, tensors="*.weight.grad", threshold=0, expect="min_cosine>=1")
-    assert result.data == run(
-        *("diff", *paths, "--tensors", "*.weight.grad", "--threshold", "0"),
-        *("--expect", "min_cosine>=1", "--json", "-"),
-    )
-    assert repr(result).startswith("Equal in all 45 steps of ")
-    failed = dlsim.diff(*paths, expect=["steps>45", "unmatched_steps==0"])
-    assert [(e.run, e.found, e.holds) for e in failed.expectations] == [
-        (None, 45, False),
-        (None, 0, True),
-    ]
-    with pytest.raises(dlsim.Error, match="no step in common"):
-        dlsim.diff(TRACE, TRACES / "cnn-digits" / "step-00000001.safetensors")
-    with pytest.raises(TypeError, match=r"^diff: expected a path, got list$"):
-        dlsim.diff([TRACE], TRACE)  # type: ignore[arg-type]
 
 
 def test_several_traces_are_read_one_after_another(tmp_path: Path) -> None:
