@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from .emulation import autocast_emulation as autocast_emulation
     from .emulation._check_plan import PlanCheck as PlanCheck
     from .emulation._check_plan import check_plan as check_plan
-    from .export import CallableExport
     from .probes import Probe as Probe
     from .probes import open_probe as open_probe
     from .profiles import Profile as Profile
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
     from .traces._exponents import Exponents as Exponents
     from .traces._exponents import exponents as exponents
 
-    export: CallableExport
     report: CallableReport
 
     FP16: Format
@@ -127,7 +125,6 @@ _SUBMODULES: frozenset[str] = frozenset(
         "arrays",
         "cerebras",
         "emulation",
-        "export",
         "importers",
         "integrations",
         "probes",

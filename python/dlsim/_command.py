@@ -19,7 +19,6 @@ _PYTHON_COMMANDS = {
     "bench": "dlsim._bench",
     "report": "dlsim.report._command",
     "import": "dlsim.importers._command",
-    "export": "dlsim.export._command",
 }
 
 # How OpenMP's threads wait, as in sim/app/waiting_threads.cc, unless the user says.

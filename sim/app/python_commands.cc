@@ -28,8 +28,8 @@ constexpr PythonCommand kPythonCommands[] = {
      "help output= title= trace= no-trace format= policy= quiet", ""},
     {"import", "Convert dumps of other tools into traces or profiles (Python package)",
      "help output= tensors= grad-scale= force quiet act-grad= step-pattern= key= step= npy-void= "
-     "rank= step-from= group= steps= log2= scale-tag= first= last=",
-     "pt act-dumps te hdf5 tensorboard"},
+     "rank= step-from= group= steps=",
+     "pt act-dumps te hdf5"},
     {"accumulate",
      "Measure the error of summing gradients over ranks in bf16, fp16 or float32 (Python package)",
      "help format= algorithm= divide= world-size= scale= tensors= json=", ""},

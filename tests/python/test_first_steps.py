@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import dlsim
-import dlsim.export
 import dlsim.report
 
 TRACE = Path(__file__).parents[1] / "data" / "traces" / "cnn-digits"
@@ -108,7 +107,7 @@ def test_check_refuses_wrong_options() -> None:
         dlsim.check({"w": np.ones(3)}, grad_scale="two")
 
 
-def test_report_and_export_are_functions_and_packages(tmp_path: Path) -> None:
+def test_report_is_a_function_and_a_package(tmp_path: Path) -> None:
     result = dlsim.replay(TRACE, formats="fp16", policies="torch")
     dlsim.report(result, tmp_path / "a.html", read_trace=False)
     dlsim.report.write_report(result, tmp_path / "b.html", read_trace=False)
@@ -116,12 +115,6 @@ def test_report_and_export_are_functions_and_packages(tmp_path: Path) -> None:
     from dlsim.report import write_report
 
     assert inspect.signature(dlsim.report) == inspect.signature(write_report)
-    pytest.importorskip("pyarrow", reason="needs pyarrow")
-    exported = dlsim.export(result, tmp_path / "steps.parquet", tables="steps")
-    assert isinstance(exported, dlsim.export.Exported)
-    from dlsim.export import export
-
-    assert inspect.signature(dlsim.export) == inspect.signature(export)
 
 
 def traces_of(figure: Any) -> dict[str, Any]:

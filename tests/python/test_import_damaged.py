@@ -15,11 +15,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from event_files import Events, plugin_histogram, torch_histogram
 from import_cases import random_gradients
 
 import dlsim
-from dlsim.importers import import_act_dumps, import_hdf5, import_pt, import_tensorboard
+from dlsim.importers import import_act_dumps, import_hdf5, import_pt
 
 
 def _pt(folder: Path) -> Path:
@@ -43,19 +42,10 @@ def _hdf5(folder: Path) -> Path:
     return folder / "a.h5"
 
 
-def _events(folder: Path) -> Path:
-    with Events(folder) as events:
-        for step in range(2):
-            events.add(step, "grad", torch_histogram(random_gradients(step, 50)))
-            events.add(step, "grad2", plugin_histogram(random_gradients(step, 50)))
-    return events.path
-
-
 FORMATS: dict[str, tuple[Callable[[Path], Path], Callable[..., Any]]] = {
     "pt": (_pt, import_pt),
     "act-dumps": (_act_dumps, import_act_dumps),
     "hdf5": (_hdf5, import_hdf5),
-    "tensorboard": (_events, import_tensorboard),
 }
 
 

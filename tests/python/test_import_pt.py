@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import sys
-import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -25,6 +23,9 @@ from import_cases import (
 )
 
 from dlsim.importers import import_pt
+
+# PyTorch 1.13 loads tensors, whole numbers and text only, and knows no 8-bit types.
+IS_OLD = not hasattr(torch, "float8_e4m3fn")
 
 
 def save(path: Path, tree: object) -> Path:
@@ -163,43 +164,39 @@ class _Hostile:
         return os.mkdir, (str(self.marker),)
 
 
-def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path, is_archive: bool) -> None:
     marker = tmp_path / "marker"
-    path = save(tmp_path / "step1.pt", {"w": torch.ones(2), "x": _Hostile(marker)})
+    path, options = tmp_path / "step1.pt", {"_use_new_zipfile_serialization": is_archive}
+    torch.save({"w": torch.ones(2), "x": _Hostile(marker)}, path, **options)
     line = one_error_line(run_dlsim("import", "pt", path, "-o", tmp_path / "out"), 3)
-    assert "refused: it refers to posix.mkdir" in line
-    torch.save(_Hostile(marker), path, _use_new_zipfile_serialization=False)
-    line = one_error_line(run_dlsim("import", "pt", path, "-o", tmp_path / "out"), 3)
-    assert "PyTorch 1.6 or later" in line
+    assert "refused: it refers to posix.mkdir, expected tensors" in line
     assert not marker.exists() and not (tmp_path / "out").exists()
-    pickle.loads(pickle.dumps(_Hostile(marker)))
+    torch.load(path, weights_only=False)
     assert marker.exists(), "the file would have been harmless: the test proves nothing"
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_all_protocols_and_all_that_stands_beside_tensors(tmp_path: Path, protocol: int) -> None:
+@pytest.mark.skipif(IS_OLD, reason="needs a newer PyTorch")
+def test_what_is_no_gradient_is_left_out_or_metadata(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     tree = {
         "model": model.state_dict(),
         "parameter": model.weight,
         "loss": 0.25,
-        "flags": [True, None, 2**40, -7, "text", b"bytes", {1, 2}, (1, (2, 3))],
-        "long": "x" * 300,
-        "number": np.float64(0.5),
+        "flags": [True, None, 2**40, -7, "text", b"bytes", (1, (2, 3))],
         "size": torch.Size([2, 3]),
         "again": [model.bias, model.bias],
         "sparse": torch.ones(2, 2).to_sparse(),
-        "quantized": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        "count": torch.arange(3),
     }
-    torch.save(tree, tmp_path / "step1.pt", pickle_protocol=protocol)
-    imported = import_pt(tmp_path / "step1.pt", tmp_path / "out")
+    imported = import_pt(save(tmp_path / "step1.pt", tree), tmp_path / "out")
     got = read_step(tmp_path / "out", "step-00000001")
     bias, weight = (p.detach().numpy() for p in (model.bias, model.weight))
     want = {"again.0": bias, "again.1": bias, "model.bias": bias, "model.weight": weight}
     want["parameter"] = weight
     assert sorted(got) == sorted(want)
     assert all(same_bits(got[name], want[name]) for name in want)
-    assert sum("expected a dense tensor" in note for note in imported.notes) == 3
+    assert len(imported.notes) == 2
     info = run_dlsim("info", tmp_path / "out", "--json").stdout
     assert '"loss":"0.25"' in info.replace('": "', '":"')
 
@@ -221,102 +218,95 @@ def test_views_are_read_as_they_look(tmp_path: Path) -> None:
         assert same_bits(got[name], tensor.contiguous().numpy()), name
 
 
-def _archive(pickled: bytes, storage: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("a/data.pkl", pickled)
-        archive.writestr("a/data/0", storage)
-    return file.getvalue()
-
-
-def _tensor_pickle(elements: int, offset: int, shape: tuple[int, ...], strides: object) -> bytes:
-    """The pickle of {"w": tensor} with what is given, however wrong."""
-
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, value: object) -> object:
-            if isinstance(value, torch.Size):
-                return ("storage", torch.FloatStorage, "0", "cpu", elements)
-            return None
-
-    class Tensor:
-        def __reduce__(self) -> tuple[object, ...]:
-            from torch._utils import _rebuild_tensor_v2
-
-            size = torch.Size([1])
-            return _rebuild_tensor_v2, (size, offset, shape, strides, False, {})
-
-    file = io.BytesIO()
-    Pickler(file, 2).dump({"w": Tensor()})
-    return file.getvalue()
-
-
+@pytest.mark.skipif(IS_OLD, reason="needs a newer PyTorch")
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
-def test_8_bit_floats_of_newer_torch_become_float32(tmp_path: Path, name: str) -> None:
-    """The pickle is that of torch 2: types without a storage class are named with the tensor."""
-
-    def text(word: str) -> bytes:
-        return b"X" + len(word).to_bytes(4, "little") + word.encode()
-
-    storage = b"(" + text("storage") + b"ctorch.storage\nUntypedStorage\n"
-    storage += text("0") + text("cpu") + b"M\x00\x01tQ"
-    rebuilt = (
-        b"ctorch._utils\n_rebuild_tensor_v3\n(" + storage + b"K\x00K\x10K\x10\x86K\x10K\x01\x86"
-    )
-    rebuilt += b"\x89}" + b"ctorch\n" + name.encode() + b"\ntR"
-    pickled = b"\x80\x02}" + text("w") + rebuilt + b"s."
+def test_8_bit_floats_become_float32(tmp_path: Path, name: str) -> None:
     codes = np.arange(256, dtype=np.uint8)
-    (tmp_path / "step1.pt").write_bytes(_archive(pickled, codes.tobytes()))
-    import_pt(tmp_path / "step1.pt", tmp_path / "out")
+    tensor = torch.from_numpy(codes).view(getattr(torch, name)).reshape(16, 16)
+    import_pt(save(tmp_path / "step1.pt", {"w": tensor}), tmp_path / "out")
     got = read_step(tmp_path / "out", "step-00000001")["w"]
     want = codes.view(getattr(ml_dtypes, name)).astype(np.float32).reshape(16, 16)
     assert got.dtype == np.float32 and np.array_equal(got, want, equal_nan=True)
 
 
-def test_views_beyond_their_storage_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "step1.pt"
-    good = (10, 2, (2, 4), (4, 1))
-    path.write_bytes(_archive(_tensor_pickle(*good), bytes(40)))
-    assert import_pt(path, tmp_path / "out").steps == 1
-    bad: list[tuple[int, int, tuple[int, ...], object]] = [
-        (11, 2, (2, 4), (4, 1)),
-        (10**12, 2, (2, 4), (4, 1)),
-        (-10, 2, (2, 4), (4, 1)),
-        (10, 3, (2, 4), (4, 1)),
-        (10, -1, (2, 4), (4, 1)),
-        (10, 0, (2, 4), (-4, 1)),
-        (10, 0, (-2, 4), (4, 1)),
-        (10, 0, (2, 4), (4,)),
-        (10, 0, (2**40, 2**40), (0, 0)),
-        (10, 0, (2, 4), (2**62, 1)),
-        (10, 0, (2, 4), ("4", 1)),
-        (10, 0, (2, 4), None),
-        (10, 0, (1,) * 40, (1,) * 40),
-    ]
-    for case in bad:
-        path.write_bytes(_archive(_tensor_pickle(*case), bytes(40)))
-        with pytest.raises(ValueError, match=r"step1\.pt") as raised:
-            import_pt(path, tmp_path / "no")
-        assert len(str(raised.value).splitlines()) == 1, case
+def test_numbers_of_layers_and_files_of_other_shapes_are_no_steps(tmp_path: Path) -> None:
+    for number in (1, 2):
+        save(tmp_path / "layers" / f"conv{number}.pt", torch.full((2,), float(number)))
+        save(tmp_path / "shapes" / f"x{number}.pt", {"grad": torch.ones(number, 3)})
+        save(tmp_path / "steps" / f"x{number}.pt", {"grad": torch.ones(2, 3)})
+    save(tmp_path / "layers" / "out.pt", torch.ones(5))
+    found = import_pt(tmp_path / "layers", tmp_path / "o1")
+    got = read_step(tmp_path / "o1", "step-00000000")
+    assert {name: list(values) for name, values in got.items()} == {
+        "conv1": [1, 1],
+        "conv2": [2, 2],
+        "out": [1] * 5,
+    }
+    assert found.steps == 1 and "count tensors, not steps" in found.notes[0]
+    import_pt(tmp_path / "shapes", tmp_path / "o2")
+    assert sorted(read_step(tmp_path / "o2", "step-00000000")) == ["x1.grad", "x2.grad"]
+    assert import_pt(tmp_path / "steps", tmp_path / "o3").steps == 2
+    for number in (1, 2):  # shards of ranks, and batches of other lengths
+        for rank in (0, 1):
+            tree = {"w.grad": torch.ones(2 + rank), "x.act_grad": torch.ones(number)}
+            save(tmp_path / "ranks" / f"rank_{rank}" / f"grads_{number}.pt", tree)
+    assert import_pt(tmp_path / "ranks", tmp_path / "o5").last_step == 2
+    assert import_pt(tmp_path / "layers", tmp_path / "o4", step=7).last_step == 9  # as was asked
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [(2**32, 2**32, 0), (0, 2**40, 2**40), (2**62, 0, 2**62), (2**28,), (2**14, 2**14), (1, 2**26)],
-)
-def test_a_small_file_makes_no_large_array(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    path = tmp_path / "step1.pt"
-    path.write_bytes(_archive(_tensor_pickle(10, 0, shape, (0,) * len(shape)), bytes(40)))
-    line = one_error_line(run_dlsim("import", "pt", path, "-o", tmp_path / "out"), 3)
-    assert "tensors far larger than the file" in line
-    small = _tensor_pickle(10, 0, (0, 2**20), (0, 0))
-    path.write_bytes(_archive(small, bytes(40)))
-    assert import_pt(path, tmp_path / "out").steps == 1
+@pytest.mark.skipif(IS_OLD, reason="needs a newer PyTorch")
+def test_states_of_optimizers_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    path = save(tmp_path / "step1.pt", {"optimizer": state, "grads": grads})
+    for key in ("", "optimizer", "optimizer.state"):
+        line = one_error_line(
+            run_dlsim("import", "pt", path, "-o", tmp_path / "out", "--key", key), 3
+        )
+        assert "is the state of an optimizer, expected gradients, or --key" in line
+    import_pt(path, tmp_path / "out", key="grads")
+    assert sorted(read_step(tmp_path / "out", "step-00000001")) == ["bias", "weight"]
 
 
-def test_torchscript_is_refused(tmp_path: Path) -> None:
-    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "step1.pt"))
-    line = one_error_line(run_dlsim("import", "pt", tmp_path / "step1.pt", "-o", tmp_path / "o"), 3)
-    assert "TorchScript" in line
+@pytest.mark.parametrize("ranks", [["rank"], ["rank0"], ["rank0", "rank1"]])
+def test_dumps_of_msprobe_have_a_tensor_per_file(tmp_path: Path, ranks: list[str]) -> None:
+    """The layout is that of MindStudio's documentation, "Precision Data Collection in PyTorch"."""
+    roles = {
+        "Module.layer.0.conv.Conv2d.parameters_grad.weight": ("layer.0.conv.weight.grad", "grad"),
+        "Module.conv.Conv2d.backward.0.input.0": ("conv.backward.0.input.0.act_grad", "act_grad"),
+        "Module.conv.Conv2d.forward.0.output.0": ("conv.forward.0.output.0.act", "act"),
+        "Functional.linear.1.backward.output.0": (
+            "Functional.linear.1.backward.output.0.act_grad",
+            "act_grad",
+        ),
+    }
+    for step in (3, 20):
+        for rank in ranks:
+            for i, name in enumerate(roles):
+                values = torch.full((2, 3), float(step + i))
+                save(tmp_path / f"in/step{step}/{rank}/dump_tensor_data/{name}.pt", values)
+    found = import_pt(tmp_path / "in", tmp_path / "out")
+    assert (found.steps, found.first_step, found.last_step, found.tensors) == (2, 3, 20, 4)
+    of_rank = ".rank-00001" if len(ranks) > 1 else ""
+    got = read_step(tmp_path / "out", f"step-00000020{of_rank}")
+    assert {name: values[0, 0] for name, values in got.items()} == {
+        name: 20 + i for i, (name, _) in enumerate(roles.values())
+    }
+    run = replayed(tmp_path / "out", "--format", "fp16", "--policy", "static")[0]
+    assert {t["name"]: t["role"] for t in run["tensors"]} == dict(roles.values())
+
+
+def test_files_in_a_folder_of_a_step_are_its_tensors(tmp_path: Path) -> None:
+    for step in (5, 12):
+        for name in ("fc.weight", "fc.bias"):
+            save(tmp_path / f"in/step_{step}" / f"{name}.pt", torch.full((2,), float(step)))
+    import_pt(tmp_path / "in", tmp_path / "out")
+    got = read_step(tmp_path / "out", "step-00000012")
+    assert {name: values[0] for name, values in got.items()} == {"fc.weight": 12, "fc.bias": 12}
 
 
 def _bad_files(directory: Path) -> dict[str, Path]:
@@ -330,11 +320,8 @@ def _bad_files(directory: Path) -> dict[str, Path]:
         "stop": b".",
         "deep": b"\x80\x02" + b"]" * 50 + b"a" * 49 + b".",
     }
-    bomb = io.BytesIO()
-    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a/data.pkl", b"\x80\x02}.")
-        archive.writestr("a/data/0", bytes(1 << 22))
-    blobs["bomb"] = bomb.getvalue()
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(directory / "script1.pt"))
+    assert whole[:2] == b"PK"
     for name, blob in blobs.items():
         (directory / f"{name}1.pt").write_bytes(blob)
     save(directory / "numbers1.pt", {"w": torch.arange(4)})
@@ -384,33 +371,11 @@ def test_an_existing_output_stays_unless_forced(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == before_failure
 
 
-def test_torch_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = torch.from_numpy(random_gradients(4, 100))
-    path = save(tmp_path / "step1.pt", {"w": values, "b": values.bfloat16()})
+def test_missing_torch_names_the_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "step1.pt", {"w": torch.ones(1)})
     monkeypatch.setitem(sys.modules, "torch", None)
-    import_pt(path, tmp_path / "out")
-    got = read_step(tmp_path / "out", "step-00000001")
-    assert same_bits(got["w"], values.numpy())
-    assert same_bits(got["b"], values.bfloat16().float().numpy())
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_shown_on_a_terminal_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
-) -> None:
-    for step in range(3):
-        save(tmp_path / "in" / f"{step}.pt", {"w": torch.ones(1)})
-    shown = _Terminal() if terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setattr("dlsim.importers._progress._SECONDS_BETWEEN", 0)
-    import_pt(tmp_path / "in", tmp_path / "out")
-    text = shown.getvalue()
-    assert ("2 of 3 files" in text and text.endswith("\r\x1b[K")) if terminal else text == ""
+    with pytest.raises(ModuleNotFoundError, match=r"need PyTorch: pip install torch$"):
+        import_pt(path, tmp_path / "out")
 
 
 def test_inputs_are_left_as_they_are(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import dlsim
-from dlsim.export import Exported
 
 
 def check(array: NDArray[np.float32], tensor: torch.Tensor, other: object) -> None:
@@ -36,7 +35,6 @@ def check(array: NDArray[np.float32], tensor: torch.Tensor, other: object) -> No
     assert_type(dlsim.replay("run", rounding="sr").verdict.best, str)
     assert_type(dlsim.report(dlsim.tune("run"), "tune.html", title="Run"), None)
     assert_type(dlsim.report.write_report("replay.json", "replay.html"), None)
-    assert_type(dlsim.export("replay.json", "tables"), Exported)
     dlsim.encode(array, "fp16", mode="sr")
 """
 

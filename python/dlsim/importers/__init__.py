@@ -6,15 +6,7 @@ from __future__ import annotations
 from ._act_dumps import import_act_dumps
 from ._hdf5 import import_hdf5
 from ._pt import import_pt
-from ._runs import Imported
+from ._steps import Imported
 from ._te import import_te
-from ._tensorboard import import_tensorboard
 
-__all__ = [
-    "Imported",
-    "import_act_dumps",
-    "import_hdf5",
-    "import_pt",
-    "import_te",
-    "import_tensorboard",
-]
+__all__ = ["Imported", "import_act_dumps", "import_hdf5", "import_pt", "import_te"]

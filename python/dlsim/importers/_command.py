@@ -11,19 +11,18 @@ from typing import TypeAlias
 from .. import _core
 from .._command_parser import CommandParser
 from .._errors import UsageError
-from . import import_act_dumps, import_hdf5, import_pt, import_te, import_tensorboard
+from . import import_act_dumps, import_hdf5, import_pt, import_te
 from ._hdf5 import STEP_SOURCES
-from ._runs import Imported
-from ._tensorboard import LOG2_CHOICES
+from ._steps import Imported
 
 _EXAMPLES = """\
 Examples:
   dlsim import pt dumps/grads_*.pt -o runs/a
   dlsim import pt dumps/ -o a.dlprof --key grads --grad-scale 2^16
+  dlsim import pt msprobe_dump/ -o runs/a              # step0/rank0/dump_tensor_data/*.pt
   dlsim import act-dumps model_dir/ -o runs/a
   dlsim import te nvdlfw_logs/ -o runs/a
   dlsim import hdf5 grads.h5 -o runs/a --step-from axis
-  dlsim import tensorboard logs/run1 -o run1
 
 OUTPUT is the directory of a trace, or a profile if its name ends in .dlprof. It appears complete
 or not at all. Exit codes: 0 ok, 2 wrong usage, 3 bad input or an output that cannot be written.
@@ -44,16 +43,15 @@ def _number(text: str) -> float:
         ) from error
 
 
-def _add_common(
-    parser: argparse.ArgumentParser,
-    files: str,
-    output: str = "Directory of a trace, or FILE.dlprof",
-) -> None:
+def _add_common(parser: argparse.ArgumentParser, files: str) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=files)
-    parser.add_argument("-o", "--output", required=True, help=output)
+    parser.add_argument(
+        "-o", "--output", required=True, help="Directory of a trace, or FILE.dlprof"
+    )
     parser.add_argument(
         "--tensors",
         action="append",
+        default=argparse.SUPPRESS,
         metavar="GLOB",
         help="Import only the tensors whose names match this pattern (* ? []); repeatable",
     )
@@ -91,7 +89,9 @@ def _add_pattern(parser: argparse.ArgumentParser, where: str) -> None:
 
 
 def _add_pt(formats: _Formats) -> None:
-    parser = formats.add_parser("pt", help="Files of torch.save, one step each")
+    parser = formats.add_parser(
+        "pt", help="Files of torch.save, one step each, and dumps of msprobe"
+    )
     _add_common(parser, "Files, patterns, or directories of *.pt and *.pth")
     _add_act_grad(parser)
     parser.add_argument(
@@ -151,33 +151,6 @@ def _add_hdf5(formats: _Formats) -> None:
     parser.set_defaults(run=import_hdf5)
 
 
-def _add_tensorboard(formats: _Formats) -> None:
-    parser = formats.add_parser(
-        "tensorboard",
-        help="Histograms of event files, as two profiles: one of the lowest and one of the highest "
-        "possible values",
-        description="Write two profiles. In OUTPUT.low.dlprof every value has the smallest "
-        "magnitude of its bucket, in OUTPUT.high.dlprof the largest.",
-    )
-    _add_common(
-        parser,
-        "The directory of a run, or its event files",
-        "First part of the names of the two profiles",
-    )
-    _add_act_grad(parser)
-    parser.add_argument(
-        "--log2",
-        choices=LOG2_CHOICES,
-        default="auto",
-        help="Whether the values are log2(|x| + 2^-50); auto (default): those of Cerebras' trainer "
-        "are",
-    )
-    parser.add_argument("--scale-tag", metavar="TAG", help="Tag of the scalars with the loss scale")
-    parser.add_argument("--first", type=int, metavar="N", help="First step to read")
-    parser.add_argument("--last", type=int, metavar="N", help="Last step to read")
-    parser.set_defaults(run=import_tensorboard)
-
-
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="dlsim import",
@@ -185,7 +158,7 @@ def _parser() -> CommandParser:
         epilog=_EXAMPLES,
     )
     formats = parser.add_subparsers(metavar="FORMAT", required=True, dest="format")
-    for add in (_add_pt, _add_act_dumps, _add_te, _add_hdf5, _add_tensorboard):
+    for add in (_add_pt, _add_act_dumps, _add_te, _add_hdf5):
         add(formats)
     return parser
 
@@ -197,8 +170,6 @@ def main(arguments: Sequence[str]) -> int:
     run: Callable[..., Imported] = given.pop("run")
     quiet = given.pop("quiet")
     del given["format"]
-    if given["tensors"] is None:
-        del given["tensors"]
     try:
         imported = run(given.pop("inputs"), given.pop("output"), **given)
     except ModuleNotFoundError as error:

@@ -4,59 +4,52 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from .._errors import InputError, UsageError
-from ._gradients import (
+from ._steps import (
     NUMBERS,
     Gradients,
+    Imported,
+    Layout,
     Notes,
+    PathText,
+    Position,
     Selection,
-    check_name,
+    by_position,
+    files_of,
+    numbered_name,
     one_line,
+    position_of,
     scalars,
     scale_metadata,
     selection,
+    step_pattern,
+    write_all,
 )
-from ._numbering import PathText, Position, files_of, position_of, step_pattern, without_repeats
-from ._progress import shown
-from ._runs import Imported, Layout, write_all
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
 STEP_SOURCES = ("group", "axis", "file")
 _DEEPEST = 32
 # What a filter can make of a stored byte; more is filled in by HDF5 and was never recorded.
 _BEST_RATIO = 1032
-# Holds the chunks of all datasets that cross several steps, so that each is decompressed once.
-_CHUNK_CACHE = 1 << 26
-_SMALLEST_CACHE = 1 << 20
-_FLOATS = (np.float16, np.float32, np.float64)
 
-
-@dataclass(frozen=True)
-class _Places:
-    """Where the steps of a file are, as the options say."""
-
-    group: str
-    step_from: str
-    pattern: re.Pattern[str] | None
-    steps: str | None
-    first: int
+# A step: its position, the file and the group that hold it, and its index on the first axis.
+_Place = tuple[Position, Path, str, "int | None"]
 
 
 def import_hdf5(
     inputs: PathText | Iterable[PathText],
     output: PathText,
     *,
-    step_from: str = "group",
+    step_from: Literal["group", "axis", "file"] = "group",
     group: str = "/",
     pattern: str | None = None,
     steps: str | None = None,
@@ -80,41 +73,52 @@ def import_hdf5(
         raise UsageError(f"step from: expected one of {', '.join(STEP_SOURCES)}, got {step_from!r}")
     if step < 0:
         raise UsageError(f"step: expected a number from 0 on, got {step}")
-    places = _Places(group, step_from, step_pattern(pattern), steps, step)
     chosen = selection(tensors, act_grad)
     metadata = scale_metadata(grad_scale)
     notes = Notes()
     files = files_of(inputs, SUFFIXES)
-    read = {"group": _by_group, "axis": _by_axis, "file": _by_file}[step_from]
+    by_name = step_pattern(pattern)
+    if step_from == "group":
+        places = _groups(files, group, by_name, notes)
+    elif step_from == "axis":
+        places = _rows(files, group, steps, step, chosen)
+    else:
+        ordered = by_position((position_of(path, by_name), path) for path in files)
+        places = [(position, path, group, None) for position, path in ordered]
+    layout = Layout(files[0].parent, [position for position, *_ in places])
 
     def items() -> Iterator[Gradients]:
-        for position, attributes, found in read(files, places, chosen, notes):
-            roles = {name: chosen.role(name) for name in found}
-            yield Gradients(position, found, roles, {**attributes, **metadata})
+        for (path, name), of_group in groupby(places, key=lambda place: place[1:3]):
+            with _opened(path, name) as found:
+                datasets = _datasets(path, found, chosen, notes, left_out=steps)
+                numbers = {key: found.attrs[key] for key in NUMBERS if key in found.attrs}
+                plain = {key: np.asarray(value).tolist() for key, value in numbers.items()}
+                texts = scalars(path, plain) | metadata
+                roles = {label: chosen.role(label) for label in datasets}
+                for position, _, _, row in of_group:
+                    index = () if row is None else row
+                    values = {label: _native(data[index]) for label, data in datasets.items()}
+                    yield layout.placed(Gradients(position, values, roles, texts))
 
-    description = {"imported_from": "hdf5"}
-    return write_all(output, items(), notes, description=description, force=force)
+    return write_all("hdf5", output, items(), notes, force=force)
 
 
-_Step = tuple[Position, dict[str, str], dict[str, Any]]
-
-
-def _import_h5py() -> ModuleType:
+def _import_h5py() -> Any:
     try:
         return import_module("h5py")
     except ImportError as error:
         raise ModuleNotFoundError(
-            "HDF5 files need h5py: pip install 'dlsim-numerics[import]'"
+            "HDF5 files need h5py: pip install 'dlsim-numerics[import]'", name="h5py"
         ) from error
 
 
 @contextmanager
-def _opened(path: Path, group: str, cache: int = _SMALLEST_CACHE) -> Iterator[Any]:
+def _opened(path: Path, group: str) -> Iterator[Any]:
     """Gives the group of a file; what h5py raises meanwhile becomes an InputError."""
     h5py = _import_h5py()
     try:
-        with h5py.File(path, "r", rdcc_nbytes=cache) as file:
-            found = file.get(group, getlink=False) if group in file else None
+        with h5py.File(path, "r") as file:
+            found = file.get(group) if group in file else None
             if not isinstance(found, h5py.Group):
                 raise InputError(f"{path}: no group {group!r}")
             yield found
@@ -124,177 +128,117 @@ def _opened(path: Path, group: str, cache: int = _SMALLEST_CACHE) -> Iterator[An
         raise InputError(f"{path}: cannot be read: {one_line(error)}") from error
 
 
-def _by_group(
-    files: list[Path], places: _Places, chosen: Selection, notes: Notes
-) -> Iterator[_Step]:
-    found: dict[Position, tuple[Path, str]] = {}
-    for path in files:
-        with _opened(path, places.group) as root:
-            for name in _step_groups(path, root, notes):
-                position = _position(path, name, places.pattern)
-                if position in found:
-                    raise InputError(f"{path}: {name!r}: is {position}, as is {found[position][1]}")
-                found[position] = (path, name)
-    layout = Layout(files[0], list(found))
-    for position in shown(sorted(found, key=Position.sort_key), "steps"):
-        path, name = found[position]
-        with _opened(path, places.group) as root:
-            attributes = _attributes(path, root[name])
-            datasets = _datasets(path, root[name], chosen, notes)
-            tensors = {label: _whole(path, dataset) for label, dataset in datasets.items()}
-        placed = layout.placed(Gradients(position, {}, {}, attributes))
-        yield placed.position, placed.metadata, tensors
-
-
-def _step_groups(path: Path, root: Any, notes: Notes) -> list[str]:
+def _groups(
+    files: list[Path], group: str, pattern: re.Pattern[str] | None, notes: Notes
+) -> list[_Place]:
+    """Returns the groups of steps, in ascending order."""
     h5py = _import_h5py()
-    names = []
-    for name in root:
-        if isinstance(root.get(name, getlink=True), h5py.HardLink) and isinstance(
-            root[name], h5py.Group
-        ):
-            names.append(name)
-        else:
-            notes.add(f"left out {name!r}: no group of a step")
-    if not names:
-        raise InputError(
-            f"{path}: no groups of steps, expected some such as step_000123; or say where steps "
-            "are with --step-from axis or file"
-        )
-    return names
+    found: dict[Position, _Place] = {}
+    for path in files:
+        with _opened(path, group) as root:
+            names = [name for name, item in _members(root) if isinstance(item, h5py.Group)]
+            for name in root.keys() - set(names):
+                notes.add(f"left out {name!r}: no group of a step")
+        if not names:
+            raise InputError(
+                f"{path}: no groups of steps, expected some such as step_000123; or say where "
+                "steps are with --step-from axis or file"
+            )
+        for name in names:
+            numbered = numbered_name(Path(name), pattern)
+            if numbered is None:
+                raise InputError(f"{path}: group {name!r}: no step number in the name")
+            position = numbered.position
+            if position in found:
+                raise InputError(f"{path}: {name!r}: is {position}, as is {found[position][2]}")
+            found[position] = (position, path, f"{group}/{name}", None)
+    return sorted(found.values(), key=lambda place: place[0].sort_key())
 
 
-def _position(path: Path, name: str, pattern: re.Pattern[str] | None) -> Position:
-    try:
-        return position_of(Path(name), pattern)
-    except InputError as error:
-        raise InputError(f"{path}: group {name!r}: no step number in the name") from error
-
-
-def _by_axis(
-    files: list[Path], places: _Places, chosen: Selection, notes: Notes
-) -> Iterator[_Step]:
-    number = places.first
-    last = -1
-    for path in shown(files, "files"):
-        with _opened(path, places.group) as root:
-            cache = _CHUNK_CACHE // len(_datasets(path, root, chosen, Notes()))
-        with _opened(path, places.group, max(cache, _SMALLEST_CACHE)) as root:
-            datasets = _datasets(path, root, chosen, notes)
-            datasets.pop((places.steps or "").strip("/").replace("/", "."), None)
-            count = _common_axis(path, datasets)
-            numbers = _numbers(path, root, places.steps, count) or range(number, number + count)
-            attributes = _attributes(path, root)
-            for i, step in enumerate(numbers):
-                if step <= last:
-                    raise InputError(f"{path}: step {step} follows step {last}, must ascend")
-                last = step
-                yield (
-                    Position(step),
-                    attributes,
-                    {label: _native(path, dataset[i]) for label, dataset in datasets.items()},
+def _rows(
+    files: list[Path], group: str, steps: str | None, first: int, chosen: Selection
+) -> list[_Place]:
+    """Returns the indices of the first axis that all datasets of a file have in common."""
+    places: list[_Place] = []
+    for path in files:
+        with _opened(path, group) as root:
+            datasets = _datasets(path, root, chosen, Notes(), left_out=steps)
+            counts = {0 if not data.shape else int(data.shape[0]) for data in datasets.values()}
+            if len(counts) != 1 or counts == {0}:
+                raise InputError(
+                    f"{path}: the first axes of the datasets differ, expected the same number of "
+                    f"steps, got {sorted(counts)}"
                 )
-            number += count
+            count = counts.pop()
+            numbers = list(range(first, first + count))
+            if steps is not None:
+                listed = root.get(steps)
+                if getattr(listed, "shape", None) != (count,) or listed.dtype.kind not in "iu":
+                    raise InputError(
+                        f"{path}: {steps!r}: expected a dataset of {count} whole numbers"
+                    )
+                numbers = listed[()].tolist()
+        for row, number in enumerate(numbers):
+            last = places[-1][0].step if places else -1
+            if number <= last:
+                raise InputError(f"{path}: step {number} follows step {last}, must ascend from 0")
+            places.append((Position(number), path, group, row))
+        first += count
+    return places
 
 
-def _common_axis(path: Path, datasets: Mapping[str, Any]) -> int:
-    counts = {0 if not dataset.shape else dataset.shape[0] for dataset in datasets.values()}
-    if len(counts) != 1 or counts == {0}:
-        raise InputError(
-            f"{path}: the first axes of the datasets differ, expected the same number of steps, "
-            f"got {sorted(counts)}"
-        )
-    return int(counts.pop())
+def _members(group: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what a group holds itself: no links."""
+    h5py = _import_h5py()
+    for name in group:
+        if isinstance(group.get(name, getlink=True), h5py.HardLink):
+            yield name, group[name]
 
 
-def _numbers(path: Path, root: Any, name: str | None, count: int) -> list[int] | None:
-    if name is None:
-        return None
-    dataset = root.get(name)
-    if (
-        dataset is None
-        or getattr(dataset, "shape", None) != (count,)
-        or dataset.dtype.kind not in "iu"
-    ):
-        raise InputError(f"{path}: {name!r}: expected a dataset of {count} whole numbers")
-    numbers = [int(number) for number in dataset[()]]
-    if any(number < 0 for number in numbers):
-        raise InputError(f"{path}: {name!r}: a negative step number")
-    return numbers
-
-
-def _by_file(
-    files: list[Path], places: _Places, chosen: Selection, notes: Notes
-) -> Iterator[_Step]:
-    ordered = list(without_repeats((position_of(path, places.pattern), path) for path in files))
-    layout = Layout(files[0].parent, [position for position, _ in ordered])
-    for position, path in shown(ordered, "files"):
-        with _opened(path, places.group) as root:
-            datasets = _datasets(path, root, chosen, notes)
-            tensors = {label: _whole(path, dataset) for label, dataset in datasets.items()}
-            attributes = _attributes(path, root)
-        placed = layout.placed(Gradients(position, {}, {}, attributes))
-        yield placed.position, placed.metadata, tensors
-
-
-def _attributes(path: Path, group: Any) -> dict[str, str]:
-    values = {key: group.attrs[key] for key in NUMBERS if key in group.attrs}
-    return scalars(
-        path,
-        {
-            key: value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value
-            for key, value in values.items()
-        },
-    )
-
-
-def _datasets(path: Path, group: Any, chosen: Selection, notes: Notes) -> dict[str, Any]:
+def _datasets(
+    path: Path, group: Any, chosen: Selection, notes: Notes, *, left_out: str | None
+) -> dict[str, Any]:
     """Returns the floating-point datasets below a group by their dotted names."""
     found: dict[str, Any] = {}
     for name, dataset in _walk(path, group, "", 0, notes):
-        if not chosen.takes(check_name(path, name)):
+        if not chosen.takes(name) or name == _dotted(left_out or ""):
             continue
         if name in found:
             raise InputError(f"{path}: two datasets are named {name!r}")
-        if dataset.dtype.kind != "f" or dataset.dtype.newbyteorder("=") not in _FLOATS:
+        if dataset.dtype.kind != "f" or dataset.dtype.itemsize not in (2, 4, 8):
             notes.add(f"left out {name!r}: {dataset.dtype} is not a floating-point type")
             continue
-        _check_storage(path, name, dataset)
+        if dataset.is_virtual or dataset.external:
+            raise InputError(f"{path}: {name!r}: refused: its values are in other files")
+        if dataset.shape is None:
+            raise InputError(f"{path}: {name!r}: an empty dataspace, expected an array")
+        if dataset.nbytes > _BEST_RATIO * dataset.id.get_storage_size():
+            raise InputError(f"{path}: {name!r}: far larger than what is stored, expected values")
         found[name] = dataset
     if not found:
         raise InputError(f"{path}: {group.name!r}: no tensor to import, expected float datasets")
     return found
 
 
+def _dotted(name: str) -> str:
+    return name.strip("/").replace("/", ".")
+
+
 def _walk(path: Path, group: Any, name: str, depth: int, notes: Notes) -> Iterator[tuple[str, Any]]:
     h5py = _import_h5py()
     if depth > _DEEPEST:
         raise InputError(f"{path}: groups nested deeper than {_DEEPEST} levels")
-    for key in group:
+    members = dict(_members(group))
+    for key in group.keys() - members.keys():
+        notes.add(f"left out {f'{name}.{key}' if name else key!r}: a link")
+    for key, item in members.items():
         label = f"{name}.{key}" if name else key
-        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            notes.add(f"left out {label!r}: a link")
-            continue
-        item = group[key]
         if isinstance(item, h5py.Group):
             yield from _walk(path, item, label, depth + 1, notes)
         elif isinstance(item, h5py.Dataset):
             yield label, item
 
 
-def _check_storage(path: Path, name: str, dataset: Any) -> None:
-    if dataset.is_virtual or dataset.external:
-        raise InputError(f"{path}: {name!r}: refused: its values are in other files")
-    if dataset.shape is None:
-        raise InputError(f"{path}: {name!r}: an empty dataspace, expected an array")
-    if dataset.nbytes > _BEST_RATIO * dataset.id.get_storage_size():
-        raise InputError(f"{path}: {name!r}: far larger than what is stored, expected values")
-
-
-def _whole(path: Path, dataset: Any) -> Any:
-    return _native(path, dataset[()])
-
-
-def _native(path: Path, values: Any) -> np.ndarray[Any, Any]:
+def _native(values: Any) -> np.ndarray[Any, Any]:
     array = np.asarray(values)
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)

@@ -1,21 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of torch.save with one step each, to a trace or profile."""
+"""Files of torch.save, read by PyTorch, to a trace or profile: a step per file, or per folder."""
 
 from __future__ import annotations
 
+import pickle
 import re
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from .._errors import InputError, UsageError
-from ._gradients import Gradients, Notes, Selection, scalars, scale_metadata, selection
-from ._numbering import PathText, Position, files_of, position_of, step_pattern, without_repeats
-from ._progress import shown
-from ._runs import Imported, Layout, write_all
-from ._torch_files import TorchFile, descend, step_in, tensors_in
+from .._text import some_of
+from ._steps import (
+    MSPROBE_FOLDER,
+    Gradients,
+    Imported,
+    Layout,
+    Notes,
+    PathText,
+    Position,
+    Selection,
+    by_position,
+    files_of,
+    numbered_name,
+    one_line,
+    position_of,
+    scalars,
+    scale_metadata,
+    selection,
+    step_pattern,
+    write_all,
+)
 
 SUFFIXES = (".pt", ".pth")
-_NUMBERED = re.compile(r"(step|iter|rank|micro)?\d*", re.IGNORECASE)
+_DEEPEST = 32
+_MOST_NODES = 4_000_000
+# Tensors whose elements share memory may need so much more than some times the file in all.
+_MOST_EXPANDED = 1 << 26
+_MOST_REPEATED = 4
+_KEPT_TYPES = frozenset(("torch.float16", "torch.float32", "torch.float64", "torch.bfloat16"))
+_8_BIT_TYPES = frozenset(("torch.float8_e4m3fn", "torch.float8_e5m2"))
+# All that a file may call.
+_REBUILT = frozenset(
+    (
+        "collections.OrderedDict",
+        "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_tensor_v3",
+    )
+)
+# What torch.optim calls the tensors of its states.
+_STATES = frozenset(
+    "exp_avg exp_avg_sq max_exp_avg_sq exp_inf momentum_buffer square_avg grad_avg".split()
+)
+# msprobe of Ascend's MindStudio: step0/rank0/dump_tensor_data/Module.fc.Linear.forward.0.input.0.pt
+_MSPROBE = re.compile(
+    r"(?P<owner>.+)\.(?P<kind>forward|backward|parameters|parameters_grad)\.(?P<rest>.+)"
+)
+_MSPROBE_ROLES = {
+    "forward": "act",
+    "backward": "act_grad",
+    "parameters": "value",
+    "parameters_grad": "grad",
+}
 
 
 def import_pt(
@@ -30,77 +81,270 @@ def import_pt(
     grad_scale: float | None = None,
     force: bool = False,
 ) -> Imported:
-    """Imports gradients saved by torch.save, one step, micro-step or rank per file.
+    """Imports gradients saved by torch.save, one step, micro-step or rank per file or folder.
 
     A file holds tensors in nested dicts and lists; `key` (dotted) is the part to take. Values keep
     their bits and types (8-bit floats become float32). The step is in the file's name, or found by
-    the regular expression `pattern`, or counted from `step` on in the order of the files.
-    `grad_scale` is the loss scale that the values still carry. Nothing pickled is ever executed.
-    Needs no torch. Raises InputError and UsageError.
+    the regular expression `pattern`, or counted from `step` on in the order of the files. Files in
+    a folder named after a step, such as those of msprobe, and files whose numbers count layers, as
+    in conv1.pt, hold tensors of one step. `grad_scale` is the loss scale that the values still
+    carry. torch.load reads with `weights_only`, so no pickled code is run; states of optimizers are
+    refused. Raises InputError, UsageError, and ModuleNotFoundError without torch.
     """
     chosen = selection(tensors, act_grad)
     metadata = scale_metadata(grad_scale)
     notes = Notes()
-    files = _plan(files_of(inputs, SUFFIXES), step, step_pattern(pattern))
-    layout = Layout(files[0][1].parent, [position for position, _ in files])
-    items = (
-        layout.placed(_read(path, position, key=key, chosen=chosen, metadata=metadata, notes=notes))
-        for position, path in shown(files, "files")
-    )
-    description = {"imported_from": "pt"}
-    return write_all(output, items, notes, description=description, force=force)
+    files = files_of(inputs, SUFFIXES)
+    parts = _plan(files, step, step_pattern(pattern), key=key, chosen=chosen, notes=notes)
+    layout = Layout(files[0].parent, [part.position for part in parts])
+
+    def items() -> Iterator[Gradients]:
+        for part in parts:
+            found, numbers = _read(part, key, notes)
+            kept = {name: values for name, values in found.items() if chosen.takes(name)}
+            if not kept:
+                place = part.files[0] if len(part.files) == 1 else part.files[0].parent
+                raise InputError(f"{place}: no tensor to import, expected floating-point tensors")
+            roles = {name: chosen.role(name) for name in kept}
+            yield layout.placed(Gradients(part.position, kept, roles, {**numbers, **metadata}))
+
+    return write_all("pt", output, items(), notes, force=force)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A step, or a micro-step or rank of it: one file, or files that hold a tensor each."""
+
+    position: Position
+    files: list[Path]
 
 
 def _plan(
-    files: list[Path], step: int | None, pattern: re.Pattern[str] | None
-) -> list[tuple[Position, Path]]:
-    if step is not None:
-        if step < 0:
-            raise UsageError(f"step: expected a number from 0 on, got {step}")
-        return [(Position(step + i), path) for i, path in enumerate(files)]
-    return list(without_repeats((_position(path, pattern), path) for path in files))
-
-
-def _position(path: Path, pattern: re.Pattern[str] | None) -> Position:
-    try:
-        return position_of(path, pattern)
-    except InputError:
-        step = None
-        if pattern is None:
-            with TorchFile(path) as file:
-                step = step_in(path, file.tree)
-        if step is None:
-            raise
-        return Position(step)
-
-
-def _read(
-    path: Path,
-    position: Position,
+    files: list[Path],
+    step: int | None,
+    pattern: re.Pattern[str] | None,
     *,
     key: str,
     chosen: Selection,
-    metadata: Mapping[str, str],
     notes: Notes,
-) -> Gradients:
-    with TorchFile(path) as file:
-        tree = file.tree
-        recorded = step_in(path, tree)
-        if recorded not in (None, position.step):
-            notes.add(f"{path}: says step {recorded} inside; imported as {position.step}")
-        found = tensors_in(file, descend(path, tree, key), _lone_name(path), notes)
-    kept = {name: values for name, values in found.items() if chosen.takes(name)}
-    if not kept:
-        raise InputError(f"{path}: no tensor to import, expected floating-point tensors")
-    return Gradients(
-        position,
-        kept,
-        {name: chosen.role(name) for name in kept},
-        {**(scalars(path, tree) if isinstance(tree, Mapping) else {}), **metadata},
+) -> list[_Part]:
+    if step is not None:
+        if step < 0:
+            raise UsageError(f"step: expected a number from 0 on, got {step}")
+        return [_Part(Position(step + i), [path]) for i, path in enumerate(files)]
+    named = [(path, numbered_name(path, pattern)) for path in files]
+    records = [
+        (path, found.position) for path, found in named if found and found.counts == "record"
+    ]
+    are_tensors = any(found and found.counts == "tensor" for _, found in named) or (
+        len(records) > 1 and _shapes_differ(records, key, chosen)
     )
+    alone: list[tuple[Position, Path]] = []
+    shared: dict[Position, list[Path]] = {}
+    for path, found in named:
+        if found is None and (inside := _step_in(path, load(path))) is not None:
+            alone.append((Position(inside), path))
+        elif are_tensors and (found is None or found.counts in ("record", "tensor")):
+            position = replace(found.position, step=0) if found else Position(0)
+            shared.setdefault(position, []).append(path)
+            notes.add(
+                "the numbers in the files' names count tensors, not steps: imported as step 0"
+            )
+        elif found is not None and found.counts == "folder":
+            shared.setdefault(found.position, []).append(path)
+        else:
+            alone.append((position_of(path, pattern), path))
+    ordered = by_position([*alone, *((position, paths[0]) for position, paths in shared.items())])
+    return [_Part(position, shared.get(position, [path])) for position, path in ordered]
+
+
+def _shapes_differ(files: list[tuple[Path, Position]], key: str, chosen: Selection) -> bool:
+    """Whether a gradient of a rank has another shape in another file, as those of layers have."""
+    shapes: dict[tuple[int | None, str], tuple[int, ...]] = {}
+    for path, position in files:
+        for found, tensor in _leaves(path, descend(path, load(path), key)):
+            name, shape = found or _lone_name(path), tuple(tensor.shape)
+            if chosen.role(name) != "grad":  # activations may have the length of their batch
+                continue
+            if shapes.setdefault((position.rank, name), shape) != shape:
+                return True
+    return False
+
+
+def _read(part: _Part, key: str, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the tensors of a part, and the numbers that dlsim knows as metadata."""
+    tensors: dict[str, Any] = {}
+    numbers: dict[str, str] = {}
+    for path in part.files:
+        tree = load(path)
+        recorded = _step_in(path, tree)
+        if recorded not in (None, part.position.step):
+            notes.add(f"{path}: says step {recorded} inside; imported as {part.position.step}")
+        if isinstance(tree, Mapping):
+            numbers |= scalars(path, tree)
+        found = tensors_in(path, descend(path, tree, key), _lone_name(path), notes)
+        if len(part.files) > 1 or path.parent.name == MSPROBE_FOLDER:
+            name = _name_of_file(path)
+            found = {
+                name if label == _lone_name(path) else f"{name}.{label}": values
+                for label, values in found.items()
+            }
+        if repeated := tensors.keys() & found.keys():
+            raise InputError(
+                f"{path}: tensor {min(repeated)!r} is in another file of the step, too"
+            )
+        tensors |= found
+    return tensors, numbers
 
 
 def _lone_name(path: Path) -> str:
-    """The name of a tensor that is alone in its file: that of the file without its numbers."""
-    words = [word for word in re.split(r"[-_.]+", path.stem) if word]
-    return "_".join(word for word in words if not _NUMBERED.fullmatch(word)) or "tensor"
+    """The name of a tensor that is alone in a file of a step: that of the file without numbers."""
+    found = numbered_name(path)
+    rest = path.stem if found is None else found.rest
+    return "_".join(word for word in re.split(r"[-_.~]+", rest) if word) or "tensor"
+
+
+def _name_of_file(path: Path) -> str:
+    """The name of a tensor whose file shares its step with others; of msprobe's with the role."""
+    found = _MSPROBE.fullmatch(path.stem) if path.parent.name == MSPROBE_FOLDER else None
+    if found is None:
+        return path.stem
+    owner = re.sub(r"^Module\.(?:(.+)\.)?\w+$", r"\1", found["owner"])  # without the class
+    kind = "" if found["kind"].startswith("parameters") else found["kind"]
+    return ".".join(filter(None, (owner, kind, found["rest"], _MSPROBE_ROLES[found["kind"]])))
+
+
+def _step_in(path: Path, tree: Any) -> int | None:
+    """Returns the step number that a dict holds under "step", if it is one. Raises InputError."""
+    step = tree.get("step") if isinstance(tree, Mapping) else None
+    if isinstance(step, bool) or not isinstance(step, int):
+        return None
+    if step < 0:
+        raise InputError(f"{path}: a negative step number: {step}")
+    return step
+
+
+def load(path: Path, *, keeps_foreign: bool = False) -> Any:
+    """Returns what torch.save has saved, in memory that is mapped where PyTorch can.
+
+    With `keeps_foreign` objects of other packages' classes are there as Foreign, else they are
+    refused, as they are by PyTorch before 2.1. No code of the file is run. Raises InputError, and
+    ModuleNotFoundError without torch.
+    """
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            "files of torch.save need PyTorch: pip install torch", name="torch"
+        ) from error
+    maps_memory = "mmap" in signature(torch.load).parameters  # from PyTorch 2.1 on
+    options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
+    if keeps_foreign and maps_memory:  # PyTorch 1.13 has the argument and does not use it
+        options |= {"weights_only": False, "pickle_module": _Pickle}
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                    raise InputError(f"{path}: refused: a TorchScript archive, which is code")
+            if maps_memory:
+                options["mmap"] = True
+        return torch.load(str(path), **options)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a damaged file makes PyTorch raise
+        text = str(error)
+        if named := re.search(r"Unsupported class (\S+)|GLOBAL (\S+)", text):
+            raise InputError(
+                f"{path}: refused: it refers to {one_line(named[1] or named[2])}, "
+                "expected tensors, dicts, lists, numbers and text"
+            ) from error
+        _, _, reason = text.rpartition("WeightsUnpickler error:")
+        raise InputError(f"{path}: cannot be read by torch.load: {one_line(reason)}") from error
+
+
+class Foreign:
+    """An object of another package's class, without its content; its methods are of no effect."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __setstate__(self, _: object) -> None: ...
+
+    def __call__(self, *_: object, **__: object) -> Foreign:
+        return self
+
+
+class _Pickle:
+    """What torch.load takes as a module pickle: it finds PyTorch's tensors, all else is Foreign."""
+
+    class Unpickler(pickle.Unpickler):
+        """Calls nothing but what rebuilds tensors and dicts."""
+
+        def find_class(self, module: str, name: str) -> Any:
+            """Returns one of a few functions, whatever the pickle names."""
+            full = f"{module}.{name}"
+            is_type = module == "torch" and f"torch.{name}" in _KEPT_TYPES | _8_BIT_TYPES
+            return super().find_class(module, name) if is_type or full in _REBUILT else Foreign
+
+
+def descend(place: object, tree: Any, key: str) -> Any:
+    """Returns the part of a nested dict under the dotted `key`. Raises InputError."""
+    for part in key.split(".") if key else ():
+        if not isinstance(tree, Mapping) or part not in tree:
+            keys = some_of(sorted(map(str, tree)), 8) if isinstance(tree, Mapping) else "no dict"
+            raise InputError(f"{place}: no key {part!r} of {key!r}, expected one of {keys}")
+        tree = tree[part]
+    return tree
+
+
+def tensors_in(path: Path, tree: Any, name: str, notes: Notes) -> dict[str, Any]:
+    """Returns the floating-point tensors of nested dicts and lists, by their dotted names.
+
+    A lone tensor gets `name`. What holds no gradient values is left out with a note.
+    """
+    tensors: dict[str, Any] = {}
+    most = _MOST_REPEATED * path.stat().st_size + _MOST_EXPANDED
+    needed = 0
+    for found, value in _leaves(path, tree):
+        label = found or name
+        if label in tensors:
+            raise InputError(f"{path}: two tensors are named {label!r}")
+        kind = str(value.dtype)
+        if str(value.layout) != "torch.strided" or value.is_quantized or value.is_meta:
+            notes.add(f"left out {label!r}: sparse, quantized or without values")
+            continue
+        if kind not in _KEPT_TYPES | _8_BIT_TYPES:
+            notes.add(f"left out {label!r}: {kind} is not a floating-point type")
+            continue
+        needed += value.numel() * (4 if kind in _8_BIT_TYPES else value.element_size())
+        if needed > most:
+            raise InputError(
+                f"{path}: {label!r}: tensors far larger than the file that holds them, expected at "
+                f"most {most} bytes in all, got {needed}"
+            )
+        plain = value.detach().resolve_neg()
+        tensors[label] = (plain.float() if kind in _8_BIT_TYPES else plain).contiguous()
+    return tensors
+
+
+def _leaves(path: Path, tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the tensors of a tree in its order. Raises InputError for states of optimizers."""
+    is_tensor = import_module("torch").is_tensor
+    waiting: list[tuple[str, Any, int]] = [("", tree, 0)]
+    nodes = 0
+    while waiting:
+        name, value, depth = waiting.pop()
+        nodes += 1
+        if depth > _DEEPEST or nodes > _MOST_NODES:
+            raise InputError(f"{path}: nested deeper than {_DEEPEST} levels, or too large")
+        is_state = isinstance(value, Mapping) and {"state", "param_groups"} <= value.keys()
+        if is_state or (is_tensor(value) and name.rpartition(".")[2] in _STATES):
+            raise InputError(
+                f"{path}: refused: {name or 'it'} is the state of an optimizer, expected "
+                "gradients, or --key for the part that holds them"
+            )
+        if is_tensor(value):
+            yield name, value
+        elif isinstance(value, (Mapping, list, tuple)):
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, item in reversed(list(items)):
+                waiting.append((f"{name}.{key}" if name else str(key), item, depth + 1))

@@ -14,11 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import InputError
-from ._gradients import Gradients, Notes, Selection, check_name, scale_metadata, selection
-from ._numbering import PathText, Position, files_of
-from ._progress import shown
-from ._runs import Imported, Layout, write_all
-from ._torch_files import TorchFile, tensors_in
+from ._pt import load, tensors_in
+from ._steps import (
+    Gradients,
+    Imported,
+    Layout,
+    Notes,
+    PathText,
+    Position,
+    Selection,
+    files_of,
+    scale_metadata,
+    selection,
+    write_all,
+)
 
 _NAME = re.compile(
     r"(?P<layer>.+)_(?P<tensor>activation|weight|gradient|output|wgrad|dgrad)"
@@ -53,14 +62,14 @@ def import_te(
     `inputs` is the log directory, its tensor_dumps, or one of their rank_<N>; `rank` takes one rank
     only. `wgrad` becomes <layer>.weight.grad, `gradient` and `dgrad` (of a layer's output and
     input) become activation gradients; `output` and `activation` (a layer's input) are those of the
-    forward pass, and `weight` is a parameter. Values keep their bits. Raises InputError and
-    UsageError.
+    forward pass, and `weight` is a parameter. Values keep their bits. Needs torch.
+    Raises InputError, UsageError, and ModuleNotFoundError without torch.
     """
-    chosen = selection(tensors, ())
+    chosen = selection(tensors)
     metadata = scale_metadata(grad_scale)
     notes = Notes()
     groups = _plan(files_of(inputs, (".pt",)), rank, chosen, notes)
-    layout = Layout("tensor_dumps", list(groups))
+    layout = Layout("tensor_dumps", groups)
     if len({position.rank for position in groups}) > 1:
         notes.add(
             "several ranks: dlsim takes them as data-parallel; where they hold parts of a layer, "
@@ -68,10 +77,9 @@ def import_te(
         )
     items = (
         layout.placed(_read(position, groups[position], metadata, notes))
-        for position in shown(sorted(groups, key=Position.sort_key), "steps")
+        for position in sorted(groups, key=Position.sort_key)
     )
-    description = {"imported_from": "te"}
-    return write_all(output, items, notes, description=description, force=force)
+    return write_all("te", output, items, notes, force=force)
 
 
 def _plan(
@@ -85,7 +93,7 @@ def _plan(
         if found is None:
             notes.add("left out files not named <layer>_<tensor>_iter_<number>.pt")
             continue
-        name = check_name(path, found["layer"] + _SUFFIXES[found["tensor"]])
+        name = found["layer"] + _SUFFIXES[found["tensor"]]
         number = int(of_rank[1]) if of_rank else None
         if not chosen.takes(name) or (rank is not None and number != rank):
             continue
@@ -107,11 +115,10 @@ def _read(
 ) -> Gradients:
     tensors: dict[str, Any] = {}
     for name, path in files.items():
-        with TorchFile(path, keeps_foreign=True) as file:
-            tree = file.tree
-            if not isinstance(tree, Mapping) or "high_precision" not in tree:
-                raise InputError(f"{path}: no high_precision tensor, expected one of DumpTensors")
-            found = tensors_in(file, {name: tree["high_precision"]}, name, notes)
+        tree = load(path, keeps_foreign=True)
+        if not isinstance(tree, Mapping) or "high_precision" not in tree:
+            raise InputError(f"{path}: no high_precision tensor, expected one of DumpTensors")
+        found = tensors_in(path, tree["high_precision"], name, notes)
         if list(found) != [name]:
             raise InputError(f"{path}: high_precision is not a floating-point tensor")
         tensors |= found

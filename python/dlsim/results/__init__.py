@@ -126,7 +126,7 @@ class Result:
         return figure_of(self.data)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the JSON, which `dlsim report` and `dlsim export` read."""
+        """Writes the JSON, which `dlsim report` reads."""
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             json.dump(self.data, file, separators=(",", ":"), ensure_ascii=False)
             file.write("\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -91,13 +92,20 @@ def _tag(place: str, accumulator: Any, tag: str | None) -> str:
 
 def _scales(accumulator: Any, tag: str) -> list[tuple[int, float]]:
     """Returns the last value of each step, in their order."""
-    from ..importers._event_files import scalar_of
-
     if tag in accumulator.Tags()["scalars"]:
         found = {event.step: float(event.value) for event in accumulator.Scalars(tag)}
     else:
-        found = {e.step: scalar_of(e.tensor_proto) for e in accumulator.Tensors(tag)}
+        found = {e.step: _number_in(e.tensor_proto) for e in accumulator.Tensors(tag)}
     return sorted(found.items())
+
+
+def _number_in(tensor: Any) -> float:
+    """Returns the number that a TensorProto holds, NaN if that is not one."""
+    for numbers in (tensor.float_val, tensor.double_val):
+        if len(numbers) == 1:
+            return float(numbers[0])
+    kind = {4: "<f", 8: "<d"}.get(len(tensor.tensor_content))
+    return math.nan if kind is None else float(struct.unpack(kind, tensor.tensor_content)[0])
 
 
 def _stride(scales: list[tuple[int, float]]) -> int:
