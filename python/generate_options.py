@@ -74,7 +74,7 @@ _ABSENT = {"json", "list"}
 _PLACED = {"profile": {"output"}, "scaler": {"policy", "steps"}}
 # Names that do not follow the rule.
 _PLURALS = {"set": "settings", "policy": "policies"}
-_NO_PLURAL = {"config", "divide", "expect", "float32", "state", "vary"}
+_NO_PLURAL = {"config", "expect", "float32", "state", "vary"}
 # Lists whose values are pairs such as BIN:COUNT.
 _PAIR_LISTS = {"histogram"}
 

@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from . import emulation as emulation
     from . import importers as importers
     from . import integrations as integrations
-    from . import probes as probes
     from . import profiles as profiles
     from . import recorder as recorder
     from . import results as results
     from . import runs as runs
     from . import simd as simd
     from . import traces as traces
+    from ._accumulate import accumulate as accumulate
     from ._core import Format as Format
     from ._core import LossScaler as LossScaler
     from ._core import __version__ as __version__
     from ._core import format_names as format_names
     from ._core import policy_names as policy_names
     from ._keep import keep_float32 as keep_float32
+    from ._updates import ProbeRecorder as ProbeRecorder
+    from ._updates import updates as updates
     from .arrays import TensorStats as TensorStats
     from .arrays import decode as decode
     from .arrays import encode as encode
@@ -42,16 +44,12 @@ if TYPE_CHECKING:
     from .emulation import autocast_emulation as autocast_emulation
     from .emulation._check_plan import PlanCheck as PlanCheck
     from .emulation._check_plan import check_plan as check_plan
-    from .probes import Probe as Probe
-    from .probes import open_probe as open_probe
     from .profiles import Profile as Profile
     from .profiles import open_profile as open_profile
-    from .recorder import ProbeRecorder as ProbeRecorder
     from .recorder import Recorder as Recorder
     from .report import CallableReport
     from .results import Result as Result
     from .results import read_result as read_result
-    from .runs import accumulate as accumulate
     from .runs import diff as diff
     from .runs import explain as explain
     from .runs import formats as formats
@@ -62,7 +60,6 @@ if TYPE_CHECKING:
     from .runs import scaler as scaler
     from .runs import sweep as sweep
     from .runs import tune as tune
-    from .runs import updates as updates
     from .runs._check import check as check
     from .traces import Trace as Trace
     from .traces import open_trace as open_trace
@@ -83,15 +80,14 @@ _LAZY: dict[str, str] = {
     "Format": "_core",
     "LossScaler": "_core",
     "PlanCheck": "emulation._check_plan",
-    "Probe": "probes",
-    "ProbeRecorder": "recorder",
+    "ProbeRecorder": "_updates",
     "Profile": "profiles",
     "Recorder": "recorder",
     "Result": "results",
     "TensorStats": "arrays",
     "Trace": "traces",
     "__version__": "_core",
-    "accumulate": "runs",
+    "accumulate": "_accumulate",
     "autocast_emulation": "emulation",
     "check": "runs._check",
     "check_plan": "emulation._check_plan",
@@ -106,7 +102,6 @@ _LAZY: dict[str, str] = {
     "keep_float32": "_keep",
     "measure": "arrays",
     "merge": "runs",
-    "open_probe": "probes",
     "open_profile": "profiles",
     "open_trace": "traces",
     "policy_names": "_core",
@@ -117,7 +112,7 @@ _LAZY: dict[str, str] = {
     "scaler": "runs",
     "sweep": "runs",
     "tune": "runs",
-    "updates": "runs",
+    "updates": "_updates",
 }
 _SUBMODULES: frozenset[str] = frozenset(
     {
@@ -127,7 +122,6 @@ _SUBMODULES: frozenset[str] = frozenset(
         "emulation",
         "importers",
         "integrations",
-        "probes",
         "profiles",
         "recorder",
         "report",

@@ -16,6 +16,8 @@ from ._errors import Error, InputError, UsageError
 # Commands written in Python: the module whose main(arguments) runs it. `dlsim --help` is the C++
 # command's and lists them, too: sim/app/python_commands.cc.
 _PYTHON_COMMANDS = {
+    "accumulate": "dlsim._accumulate",
+    "updates": "dlsim._updates",
     "bench": "dlsim._bench",
     "report": "dlsim.report._command",
     "import": "dlsim.importers._command",

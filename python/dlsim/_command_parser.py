@@ -9,6 +9,10 @@ from typing import Any, NoReturn
 
 from ._errors import UsageError
 
+TYPE_CHECKING = False  # as in __init__.py
+if TYPE_CHECKING:
+    from .results import Result
+
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """The headings of the commands in C++; the examples of the epilog keep their lines."""
@@ -39,3 +43,15 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises it."""
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def print_result(result: Result, json_path: str | None) -> None:
+    """Writes a result: its JSON if a path is given, "-" for standard output, and its report."""
+    if json_path == "-":
+        import json
+
+        print(json.dumps(result.data, separators=(",", ":"), ensure_ascii=False))
+        return
+    if json_path is not None:
+        result.save(json_path)
+    sys.stdout.write(result.report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in __init__.py
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 def some_of(names: Iterable[str], most: int = 5) -> str:
@@ -28,3 +28,36 @@ def bytes_text(count: float) -> str:
 def counted(count: int, things: str) -> str:
     """Returns a count with its noun, which is given in the plural: "1 step", "2 steps"."""
     return f"{count} {things.removesuffix('s') if count == 1 else things}"
+
+
+def percent_text(fraction: float) -> str:
+    """Returns a share as a percentage that tells "none" from "few"."""
+    if fraction == 0:
+        return "0"
+    return f"{100 * fraction:.3g} %" if fraction >= 0.0001 else f"{100 * fraction:.1e} %"
+
+
+def scale_text(scale: float) -> str:
+    """Returns a scale as a power of two, "2^15" or "2^50.83"; 0, 1 and infinity as such."""
+    if scale == 1 or not 0 < scale < math.inf:
+        return f"{scale:g}"
+    exponent = math.log2(scale)
+    return f"2^{exponent:.0f}" if exponent == round(exponent) else f"2^{exponent:.2f}"
+
+
+def wrapped(line: str) -> str:
+    """Returns a line of a report in 80 columns, further lines indented."""
+    from textwrap import fill
+
+    more = " " * (len(line) - len(line.lstrip()) + 2)
+    return fill(line, 80, subsequent_indent=more, break_on_hyphens=False) + "\n"
+
+
+def table_text(rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table of texts: the first column to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    text = ""
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        text += "  ".join(["", row[0].ljust(widths[0]), *cells]).rstrip() + "\n"
+    return text

@@ -43,7 +43,7 @@ def make_workspace(folder: Path) -> None:
     (folder / "overflows.txt").write_text("0\n1\n2000\n")
     np.save(folder / "g.npy", np.linspace(-1, 1, 1000, dtype=np.float32))
     _bf16_twin(_DATA / "traces/lm-trouble-cut", folder / "runs")
-    _probe(folder / "runs/probe.dlprobe")
+    _probe(folder / "runs/probe")
     subprocess.run(
         ["dlsim", "profile", digits, "-o", "a.dlprof", "--quiet"], check=True, cwd=folder
     )

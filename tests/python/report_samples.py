@@ -236,36 +236,3 @@ def run_of(document: dict[str, Any], index: int = 0) -> Any:
     from dlsim.report._inputs import check_result, runs_of
 
     return runs_of([check_result("sample.json", document)])[index]
-
-
-def updates(names: Sequence[str] = ("w", "head.weight"), runs: int = 2) -> dict[str, Any]:
-    """Updates replayed in bf16, which drifts, and then in settings that do not."""
-    counts = {"updates": 1000, "lost": 900, "altered": 50, "second_moment_ratio": 1.5}
-    drifting = counts | {"drift": 0.9, "progress": 0.1, "nonfinite": 0, "harmed_from": 3}
-    sound = {**drifting, "drift": 0.001, "lost": 0, "harmed_from": None}
-    formats = {"weights": "bf16", "master": "none", "first": "bf16", "second": "bf16"}
-    found = [
-        {
-            "name": "bf16" if i == 0 else f"bf16, other {i}",
-            **formats,
-            "verdict": "sound" if i else "drifts",
-            **(sound if i else drifting),
-            "fixes": [] if i else ["Kahan summation", "float32 master weights"],
-            "tensors": [{"tensor": name, **(sound if i else drifting)} for name in names],
-        }
-        for i in range(runs)
-    ]
-    return {
-        "schema": "dlsim.updates/1",
-        "probe": {
-            **{"path": "runs/probe.dlprobe", "tensors": len(names), "elements": 128},
-            **{"updates": 1000, "first_step": 1, "last_step": 1000, "optimizers": ["adamw"]},
-            **{"cut_bytes": 0, "distance_from_recorded": 0.0},
-        },
-        "options": {"seed": 0, "settings": {}, "config": None},
-        "lines": [
-            "bf16: 90 % of the updates are lost.",
-            "Float32 master weights would prevent this.",
-        ],
-        "runs": found,
-    }

@@ -31,7 +31,6 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda path: dlsim.diff(TRACE, TRACE),
     lambda path: dlsim.profile(TRACE, path / "a.dlprof"),
     lambda path: dlsim.replay(TRACE, summaries=path / "a.json"),
-    lambda path: dlsim.accumulate(TRACE, formats="fp16"),
     lambda path: dlsim.info(TRACE),
     lambda path: dlsim.formats(),
     lambda path: dlsim.scaler(policy="torch", steps=9),
@@ -129,7 +128,6 @@ for result in (
     dlsim.replay(trace, policies="all", details=True, csv=csv, settings={"growth_factor": 2.5}),
     dlsim.sweep(trace, vary={"growth_factor": [1.5, "2.25"]}, policies="torch"),
     dlsim.tune(trace),
-    dlsim.accumulate(trace, formats="fp16"),
     dlsim.scaler("torch", 99, overflow_at=[3], settings={"backoff_factor": 0.25}),
 ):
     print(result.data, result.report, result.notes)

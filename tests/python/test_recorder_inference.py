@@ -137,7 +137,7 @@ def test_a_backward_pass_leaves_nothing_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("micro_steps", True), ("probe", 16), ("forward_every", 2), ("scaler", object())],
+    [("micro_steps", True), ("forward_every", 2), ("scaler", object())],
 )
 def test_what_needs_gradients_is_refused(tmp_path: Path, argument: str, value: object) -> None:
     with pytest.raises(dlsim.UsageError, match=f"{argument}: not with inference"):

@@ -21,7 +21,7 @@ from report_browser import (
     reveal,
     rows,
 )
-from report_samples import HOSTILE, TRACES, command, diff, replay, sweep, tune, updates, verdict
+from report_samples import HOSTILE, TRACES, command, diff, replay, sweep, tune, verdict
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -42,7 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     formats = ("--format", "fp16", "--format", "bf16")
     policies = ("--policy", "torch", "--policy", "static")
     result = command("replay", TRACES / "lm-trouble-cut", *formats, *policies, "--heat-map")
-    dlsim.report.write_report([result, sweep(), tune(), diff(path.parent), updates()], path)
+    dlsim.report.write_report([result, sweep(), tune(), diff(path.parent)], path)
     return path
 
 
@@ -273,22 +273,6 @@ def test_differences_stand_at_their_steps_beside_the_threshold(browser: Driver, 
     differ = [not text.split("<br>")[1].endswith(" 0.00") for text in steps["text"]]
     assert differ.count(False) == 3  # all NaN in both
     assert [y > -4 for y in steps["y"]] == differ
-
-
-def test_tensors_stand_at_their_drift_beside_the_limit(browser: Driver, tmp_path: Path) -> None:
-    document = updates(["w", HOSTILE[0], "gone"])
-    document["runs"][0]["tensors"][2] |= {"drift": None, "nonfinite": 1}
-    document["runs"][1]["tensors"][2]["drift"] = None
-    dlsim.report.write_report(document, tmp_path / "updates.html")
-    opened(browser, tmp_path / "updates.html")
-    drawn = chart(browser, "updates")
-    drifting, sound, limit = drawn["data"]
-    assert drifting["y"] == [0, 1, 2] and sound["y"] == [1, 2]  # the worst on top
-    assert drifting["x"] == pytest.approx([1, -0.0458, -0.0458], abs=1e-4)
-    assert sound["x"] == [-3, -3] and limit["x"] == pytest.approx([-0.699] * 2, abs=1e-3)
-    assert drawn["layout"]["xaxis"]["ticktext"][-1] == "not finite"
-    assert "90\u202f% of the updates lost" in drifting["text"][1]
-    assert problems(browser) == []
 
 
 def test_configuration_is_copied(browser: Driver, page: Path) -> None:

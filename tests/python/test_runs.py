@@ -197,9 +197,6 @@ def test_keywords_have_the_names_that_they_always_had() -> None:
     assert set(KEYWORDS["replay"]) >= {"formats", "policies", "settings", "optimizers", "state"}
     assert set(KEYWORDS["sweep"]) >= {"formats", "policies", "settings", "vary", "grid"}
     assert set(KEYWORDS["profile"]) >= {"formats", "roundings", "subnormals", "scales", "shard"}
-    assert set(KEYWORDS["accumulate"]) >= {
-        *("algorithms", "divide", "elements", "formats", "levels", "world_size")
-    }
 
 
 @pytest.mark.parametrize("name", KEYWORDS)

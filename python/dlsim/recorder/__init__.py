@@ -2,7 +2,6 @@
 """Records gradients and forward passes of a training loop as a trace or a profile."""
 
 from ._joining import join_shards
-from ._probe_output import ProbeRecorder
 from ._recorder import Recorder
 from ._report import RecordedTensor, Report
 from ._selection import Selection, selections_of_config
@@ -11,7 +10,6 @@ from ._watch import AlertStop, Watch
 
 __all__ = [
     "AlertStop",
-    "ProbeRecorder",
     "RecordedTensor",
     "Recorder",
     "Report",

@@ -29,8 +29,6 @@ ARGUMENTS = """
           estimates
       dtype: "float32" or "bfloat16" to convert before storing
       micro_steps=False: Record each backward pass alone: call `micro_step` after it
-      probe: Elements of each parameter, at most, whose gradients are written at every update of an
-          optimizer, unscaled and clipped, as a .dlprobe file next to the output; True for 4096
       copy=True: False reads gradients where they are, for loops that leave them unchanged after
           `step`: no loss scale, clipping or zero_grad(set_to_none=False) (docs/recorder.md)
       on_device=False: True counts the gradients of a profile on the CUDA device that has them, and

@@ -27,7 +27,6 @@ from ._output import description_of, is_profile, one_of, output_of
 from ._pace import AUTO, pace_of
 from ._parts import Parts
 from ._placement import Pieces
-from ._probe_output import probing_of, stated
 from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Patterns, check_inference, forward_steps, selections_of
@@ -67,7 +66,6 @@ class Recorder:
         forward_every: int | None = None,
         ops: bool = True,
         inference: bool = False,
-        probe: int | bool | None = None,
         copy: bool = True,
         on_device: bool = False,
         gradient_of: Callable[[Any], Any] | None = None,
@@ -96,7 +94,6 @@ class Recorder:
             check_inference(
                 forward_every=forward_every,
                 micro_steps=micro_steps,
-                probe=probe,
                 on_device=on_device,
                 gradient_of=gradient_of,
                 scaler=scaler,
@@ -142,7 +139,6 @@ class Recorder:
             dry_run=dry_run,
         )
         check_on_device(on_device, profile=output.profile, formats=ladder.get("formats", ()))
-        probing = probing_of(probe, output, models, self._choice, first_step)
         command = next_command(Path(path), output.path, self._ranks, profile=profile)
         self._next_command = None if dry_run else command
         self._completes = existing == "continue"  # what is there, also without steps
@@ -155,7 +151,6 @@ class Recorder:
         self._calls = Calls(self._report, raises=on_error == "raise")
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._micro_steps, self._completed = micro_steps, False
-        self._stated = partial(stated, scaler=scaler, micro_steps=micro_steps)
         self._loop = loop = Loop(
             self._choice,
             self._report,
@@ -189,7 +184,6 @@ class Recorder:
             ops=ops,
         )
         parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
-        self._probe = probing(self._report, on_error == "raise")
         self._live = Live(None, None, None, loop.counting)
         if self._ranks.records:
             self._live = Live(watch_of(watch), scaler, scheduler, loop.counting)
@@ -243,7 +237,6 @@ class Recorder:
         with self._calls.one("step") as alone:
             if alone:
                 taken = self._loop.step(scale, step, {"loss": loss, **metadata})
-                self._probe.at_step(taken, self._stated(scale))
         if self._tells_size and self._report.tensors:
             self._tells_size = False
             self._report.say_size(forward=self._choice.forward_steps.any)
@@ -264,8 +257,6 @@ class Recorder:
             if self._report.steps > 0:
                 self._sources.note_idle(self._report.left_out)
             self._sources.remove_hooks()
-        with self._loop.counting("close"):
-            self._probe.close()
         with self._loop.counting("close"):
             self._steps.close()
         with self._loop.counting("close"):
@@ -288,7 +279,6 @@ class Recorder:
         self._loop.end()
         self._sources.end_forward()
         self._steps.leave()
-        self._probe.leave()
         OPEN.discard(self)
 
     def _start(self, *, raises: bool) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page of the results of replay, sweep, tune, diff and updates.
+"""One self-contained HTML page of the results of replay, sweep, tune and diff.
 
 `dlsim.report(...)` is `dlsim.report.write_report(...)`.
 """

@@ -58,11 +58,6 @@ def _is_scaled(name: str) -> bool:
     return name.partition(":")[0] in scaled_format_names()
 
 
-def result_of_probe(probe: str) -> ShownResult:
-    """Replays the updates of a probe with what people train with; raises as the command does."""
-    return check_result(probe, _run(["updates", "--quiet"], [probe]))
-
-
 def _run(arguments: Sequence[str], paths: Sequence[str]) -> Any:
     """Runs the command; raises what its exit code means, with its own line."""
     found = _bridge.run(arguments, paths)

@@ -12,7 +12,7 @@ from .._command_parser import CommandParser
 from .._errors import UsageError
 from .._text import bytes_text
 
-_SUFFIXES = (".dlprof", ".dlprobe", ".json")  # of results; a trace is a folder of any name
+_SUFFIXES = (".dlprof", ".json")  # of results; a trace is a folder of any name
 
 _EXAMPLES = """Examples:
   dlsim replay runs/a --policy torch --policy deepspeed --heat-map --json replay.json
@@ -24,15 +24,13 @@ _EXAMPLES = """Examples:
   dlsim report run.dlprof
   dlsim diff runs/float32 runs/bf16 --json diff.json
   dlsim report diff.json -o diff.html
-  dlsim updates runs/probe.dlprobe --weights bf16 --json updates.json
-  dlsim report replay.json updates.json -o report.html
 """
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="dlsim report",
-        description="Write results of dlsim replay, sweep, tune, diff and updates as one HTML "
+        description="Write results of dlsim replay, sweep, tune and diff as one HTML "
         "page, which needs no other files and loads nothing from the network.",
         epilog=_EXAMPLES,
     )
@@ -40,8 +38,8 @@ def _parser() -> CommandParser:
         "results",
         nargs="+",
         metavar="RESULT",
-        help="JSON of dlsim replay, sweep, tune, diff or updates; or a trace or profile, which is "
-        "then replayed and tuned; or a probe, whose updates are then replayed",
+        help="JSON of dlsim replay, sweep, tune or diff; or a trace or profile, which is "
+        "then replayed and tuned",
     )
     parser.add_argument(
         "-o",

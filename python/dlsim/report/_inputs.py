@@ -17,7 +17,6 @@ _KINDS = {
     "dlsim.sweep/1": "sweep",
     "dlsim.tune/1": "tune",
     "dlsim.diff/1": "diff",
-    "dlsim.updates/1": "updates",
 }
 
 # What the page cannot do without: the arrays of a document, mostly not empty, and what each of
@@ -29,7 +28,6 @@ _ARRAYS: dict[str, dict[str, dict[str, type]]] = {
     "sweep": {"runs": {"format": str, "policy": str, "params": dict, "summary": dict}},
     "tune": {"formats": {"format": str, "verdict": str}},
     "diff": {"tensors": {"name": str}, "steps": {"step": int}},
-    "updates": {"runs": {"name": str, "verdict": str, "tensors": list}},
 }
 _NAMES: dict[type, str] = {int: "an integer", str: "a text", dict: "an object", list: "an array"}
 
@@ -104,9 +102,6 @@ def check_result(name: str, data: object) -> ShownResult:
         for i, run in enumerate(data["runs"]):
             _check_items(f"{name}: runs[{i}].steps", run["steps"], {"step": int})
             _check_items(f"{name}: runs[{i}].tensors", run["tensors"], {"name": str})
-    if kind == "updates":
-        for i, run in enumerate(data["runs"]):
-            _check_items(f"{name}: runs[{i}].tensors", run["tensors"], {"tensor": str})
     return ShownResult(name, kind, data)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from .._errors import Error, InputError
 from .._files import replacing, require_no_input
 from ..results import read_json
-from ._again import add_heat_maps, result_of_probe, results_of_trace
+from ._again import add_heat_maps, results_of_trace
 from ._inputs import ShownResult, check_result, runs_of
 from .page import Completed, render
 from .training import training_of
@@ -20,7 +20,7 @@ StrPath = str | os.PathLike[str]
 
 
 class HasData(Protocol):
-    """A result of `dlsim.replay`, `sweep`, `tune`, `diff` or `updates`."""
+    """A result of `dlsim.replay`, `sweep`, `tune` or `diff`."""
 
     @property
     def data(self) -> dict[str, Any]:
@@ -42,12 +42,11 @@ def write_report(
     policies: Sequence[str] = (),
     note: Callable[[str], None] | None = None,
 ) -> None:
-    """Writes one self-contained HTML page about results of replay, sweep, tune, diff and updates.
+    """Writes one self-contained HTML page about results of replay, sweep, tune and diff.
 
-    `results` is one or several of: a file, what `dlsim.replay`, `sweep`, `tune`, `diff` or
-    `updates` returned, or its document. A trace or profile is replayed with `formats` and
-    `policies` (default: those of `dlsim replay`) and tuned; a probe is replayed as by `dlsim
-    updates`.
+    `results` is one or several of: a file, what `dlsim.replay`, `sweep`, `tune` or `diff`
+    returned, or its document. A trace or profile is replayed with `formats` and `policies`
+    (default: those of `dlsim replay`) and tuned.
     Heat maps and exponents come from the results if these hold them, else from `trace`, or from
     the trace that a result names if it can be read; with `read_trace` False no trace is read.
     `note` is called with a line of text before a trace is read, which may take long. `output` is
@@ -80,8 +79,6 @@ def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[
     path = Path(item)
     if path.is_dir() or path.suffix in (".dlprof", ".safetensors", ".npz"):
         return results_of_trace(os.fspath(item), formats, policies)
-    if path.suffix == ".dlprobe":
-        return [result_of_probe(os.fspath(item))]
     return [check_result(os.fspath(item), read_json(item))]
 
 

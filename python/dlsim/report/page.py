@@ -30,7 +30,6 @@ from .scale_windows import ShownVerdict, verdict_html, verdicts_of, windows_data
 from .scaled import scaled_html
 from .tensor_table import tensor_tables
 from .training import Training, training_data
-from .updates import probe_name, update_points, updates_html
 
 _SCRIPTS = (
     "page.js",
@@ -46,7 +45,6 @@ _SCRIPTS = (
     "tensor_table.js",
     "pareto.js",
     "differences.js",
-    "updates.js",
     "recommendation.js",
     "start.js",
 )
@@ -121,9 +119,6 @@ def _title(results: Sequence[ShownResult]) -> str:
     compared = _of_kind(results, "diff")
     if len(compared) == len(results) == 1:
         return f"{compared_runs(compared[0])}, compared"
-    probes = _of_kind(results, "updates")
-    if len(probes) == len(results) == 1:
-        return f"{probe_name(probes[0])}: updates"
     return "Loss scaling"
 
 
@@ -140,7 +135,6 @@ def _data(completed: Completed, results: Sequence[ShownResult]) -> dict[str, Any
         "sweeps": [packed(sweep_points(result)) for result in _of_kind(results, "sweep")],
         "tunes": [recommendation_charts(result) for result in _of_kind(results, "tune")],
         "differences": [difference_points(result) for result in _of_kind(results, "diff")],
-        "updates": [update_points(result) for result in _of_kind(results, "updates")],
         "exponents": None,
     }
     maps = heat_maps(runs, names)
@@ -181,14 +175,9 @@ def _sections(
 ) -> list[tuple[str, str, str]]:
     """Key, title and HTML of the sections that have something to show."""
     parts = []
-    replayed = [result for result in results if result.kind not in ("diff", "updates")]
+    replayed = [result for result in results if result.kind != "diff"]
     if replayed:
         parts += _replayed_sections(replayed, completed, verdicts, data)
-    if probes := _of_kind(results, "updates"):
-        html = _part("updates") + "".join(
-            updates_html(result, i) for i, result in enumerate(probes)
-        )
-        parts.insert(1, ("updates", "Updates", html))  # after what is said of both passes
     if compared := _of_kind(results, "diff"):
         cards = [differences_html(result, i) for i, result in enumerate(compared)]
         html = _part("differences") + "".join(cards)

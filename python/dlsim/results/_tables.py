@@ -171,12 +171,6 @@ def _reductions_by_ranks(data: Mapping[str, Any]) -> Iterator[Row]:
             yield {"run": run["name"]} | row
 
 
-def _reduced_tensors(data: Mapping[str, Any]) -> Iterator[Row]:
-    for tensor in data["tensors"]:
-        for run in tensor["runs"]:
-            yield {"tensor": tensor["tensor"]} | run
-
-
 def _updates_runs(data: Mapping[str, Any]) -> Iterator[Row]:
     for run in data["runs"]:
         yield flat(_without(run, "tensors"))
@@ -254,12 +248,8 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "histogram": _bins("histogram", "exponent"),
         "tensorflow_histogram": _bins("tensorflow_histogram", "edge"),
     },
-    "dlsim.accumulate/2": {
-        "runs": _reductions,
-        "by_ranks": _reductions_by_ranks,
-        "tensors": _reduced_tensors,
-    },
-    "dlsim.updates/1": {"runs": _updates_runs, "tensors": _updates_tensors},
+    "dlsim.accumulate/3": {"runs": _reductions, "by_ranks": _reductions_by_ranks},
+    "dlsim.updates/2": {"runs": _updates_runs, "tensors": _updates_tensors},
     "dlsim.formats/1": {"formats": _listed("formats")},
 }
 

@@ -14,7 +14,6 @@ from . import _bridge
 from ._bridge import progress_to
 from ._calls import paths_of, printed
 from ._command_options import (
-    accumulate,
     diff,
     explain,
     info,
@@ -23,11 +22,9 @@ from ._command_options import (
     scaler,
     sweep,
     tune,
-    updates,
 )
 
 __all__ = [
-    "accumulate",
     "diff",
     "explain",
     "formats",
@@ -39,7 +36,6 @@ __all__ = [
     "scaler",
     "sweep",
     "tune",
-    "updates",
 ]
 
 
