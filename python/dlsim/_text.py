@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 TYPE_CHECKING = False  # as in __init__.py
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

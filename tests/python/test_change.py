@@ -252,5 +252,5 @@ def test_report_and_picture_show_no_safe_band_where_none_helps(tmp_path: Path) -
     dlsim.report(path, formats=["fp16"], output=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "fails in forward: no loss scale helps" in page
-    assert "grade good" not in page and "safe scales 2^" not in page
+    assert "grade good" not in page and "card good" not in page and "use 2<sup>" not in page
     assert "Keep blocks.0.wo in float32" in page

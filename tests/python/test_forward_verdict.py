@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_samples import data_of, replay, unpacked, verdict, write
+from report_samples import Page, replay, verdict, write
 
 import dlsim
 from dlsim.results import (
@@ -136,7 +136,7 @@ def test_head_room_is_a_figure_to_expect(tmp_path: Path) -> None:
     assert unrecorded.found is None and not unrecorded.holds
 
 
-def test_the_first_figure_of_the_report_is_head_room(tmp_path: Path) -> None:
+def test_the_first_figure_of_the_report_has_the_largest_outputs(tmp_path: Path) -> None:
     document = replay(formats=("fp16", "bf16"))
     document["verdict"] = verdict(document, [(3, 16)] * 20)
     document["verdict"]["formats"][0] |= {"verdict": "fails in forward", "forward": FORWARD}
@@ -144,33 +144,26 @@ def test_the_first_figure_of_the_report_is_head_room(tmp_path: Path) -> None:
         run["tensors"] += [
             {"name": "block.0.wo.act", "role": "act", "absmax": 70000.0},
             {"name": "norm.act", "role": "act", "absmax": 1e6},
-            {"name": "block.0.wo.act_grad", "role": "act_grad", "absmax": 0.125},
         ]
-    page = write(tmp_path, document)
-    charts = ("layer-headroom", "windows", "fates")
-    figures = [page.index(f'data-chart="{name}"') for name in charts]
-    assert figures == sorted(figures)
-    fp16, bf16 = unpacked(data_of(page)["headroom"])
-    assert fp16["name"] == ["block.0.wo"] and fp16["left_out"] == 0  # norm stays in float32
-    assert fp16["forward"] == [round(math.log2(65504 / 70000), 3)]
-    assert fp16["backward"] == [round(math.log2(65504 * 8), 3)]
-    assert bf16["name"] == ["block.0.wo", "norm"] and bf16["backward"][1] is None
-    assert '<span class="grade bad">fails in forward: no loss scale helps</span>' in page
-    assert page.count('data-chart="windows" data-key=') == 1  # of bf16: no scale is safe in fp16
+    html = write(tmp_path, document)
+    largest, scales = Page(html).figures["verdict"]
+    assert largest["layout"]["yaxis"]["ticktext"] == ["block.0.wo"]  # norm stays in float32
+    assert largest["data"][0]["x"] == [round(math.log2(70000), 4)]
+    assert "fp16: -0.1 binades left" in largest["data"][0]["text"][0]
+    assert '<span class="grade bad">fails in forward: no loss scale helps</span>' in html
+    bands = [trace["yaxis"] for trace in scales["data"] if trace.get("fill")]
+    assert bands == ["y2"]  # of bf16: no scale is safe in fp16
 
 
-def test_many_layers_show_those_with_the_least_head_room(tmp_path: Path) -> None:
+def test_no_layer_of_a_large_model_vanishes(tmp_path: Path) -> None:
     document = replay(formats=("fp16",))
-    tensors = [
-        {"name": f"layer.{i}.act", "role": "act", "absmax": 1.0 + i} for i in reversed(range(100))
+    document["runs"][0]["tensors"] += [
+        {"name": f"layer.{i}.act", "role": "act", "absmax": 2.0**i} for i in reversed(range(100))
     ]
-    document["runs"][0]["tensors"] += tensors
-    shown = unpacked(data_of(write(tmp_path, document))["headroom"])[0]
-    assert shown["left_out"] == 40
-    assert shown["name"] == [f"layer.{i}" for i in range(40, 100)]
-    assert shown["backward"] == [None] * 60
+    points = Page(write(tmp_path, document)).figures["verdict"][0]["data"][0]
+    assert [said.split("<br>")[0] for said in points["text"]] == [f"layer.{i}" for i in range(100)]
+    assert points["x"] == list(range(100))
 
 
 def test_pages_without_forward_outputs_have_no_such_figure(tmp_path: Path) -> None:
-    page = write(tmp_path, replay())
-    assert 'data-chart="layer-headroom"' not in page and data_of(page)["headroom"] is None
+    assert len(Page(write(tmp_path, replay())).figures["verdict"]) == 1

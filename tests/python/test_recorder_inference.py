@@ -91,7 +91,7 @@ def test_an_overflow_that_would_not_disturb_a_training_is_told(tmp_path: Path) -
     assert forward["state"] == "overflows" and forward["first"]["tensor"] == "(root)/mul.act"
 
 
-def test_the_report_shows_head_room_and_no_policies(tmp_path: Path) -> None:
+def test_the_report_shows_outputs_and_no_policies(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     path, page, model = tmp_path / "a.dlprof", tmp_path / "page.html", small_model()
     with dlsim.Recorder(model, path, inference=True, on_error="raise") as rec, torch.no_grad():
@@ -99,7 +99,8 @@ def test_the_report_shows_head_room_and_no_policies(tmp_path: Path) -> None:
         rec.step()
     write_report([path, dlsim.tune(path, quiet=True)], page)
     text = page.read_text(encoding="utf-8")
-    assert 'id="tensors"' in text and 'id="policies"' not in text and "layer-headroom" in text
+    assert 'id="losses"' in text and 'id="policies"' not in text
+    assert text.count("data-figure=") == 1 and "Largest outputs of each layer" in text
 
 
 def test_all_passes_until_step_belong_to_it(tmp_path: Path) -> None:

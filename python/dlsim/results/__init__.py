@@ -121,7 +121,7 @@ class Result:
 
         It has a row for each format. Raises UsageError for results of other commands.
         """
-        from ..report.figure import figure_of
+        from ..report.figures import figure_of
 
         return figure_of(self.data)
 
