@@ -20,7 +20,7 @@ namespace nb = nanobind;
 namespace dlsim::python {
 namespace {
 
-using Queue = std::tuple<int, uintptr_t>;                     // device, stream
+using Queue = std::tuple<int, uintptr_t>;                           // device, stream
 using DeviceMemory = std::tuple<uintptr_t, uint64_t, std::string>;  // address, elements, type
 
 DeviceQueue QueueOf(const Queue& queue) {
@@ -53,8 +53,8 @@ void Decode(const Queue& queue, uintptr_t codes, const NamedFormat& format, uint
                  reinterpret_cast<float*>(values), count);
 }
 
-nb::list Measure(const Queue& queue, const DeviceMemory& values, const std::vector<Question>& questions,
-                 uint64_t seed, uint32_t stream) {
+nb::list Measure(const Queue& queue, const DeviceMemory& values,
+                 const std::vector<Question>& questions, uint64_t seed, uint32_t stream) {
   const std::vector<Measurement> asked = QuestionsOf(questions, {seed, stream});
   gpu::DeviceTensor tensor = TensorOf(values);
   tensor.random_stream = stream;

@@ -193,7 +193,8 @@ void BindScalers(nb::module_& module) {
                      return std::string(NameOf(self.policy->rules.finite_test));
                    })
       .def_prop_ro(
-          "parameters", [](const BoundScaler& self) { return FieldsOf(self.configured.parameters); },
+          "parameters",
+          [](const BoundScaler& self) { return FieldsOf(self.configured.parameters); },
           nb::sig("def parameters(self) -> dict[str, typing.Any]"),
           "All parameters, defaults included, under the original's names.")
       .def_prop_ro(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim completion, written from the options of every command, and dlsim help.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <map>

@@ -102,7 +102,7 @@ class OptionRows {
   // be given several times. `offered` are names that the value may be; those of an enum are known.
   template <class T>
   OptionRow operator()(const std::string& name, T& field, const char* value,
-                          const std::string& help, std::vector<std::string> offered = {}) {
+                       const std::string& help, std::vector<std::string> offered = {}) {
     if constexpr (TextField<T>) {
       return Text(name, field, value, help, std::move(offered));
     } else {
@@ -124,8 +124,8 @@ class OptionRows {
   // One of several names, and what each stands for.
   template <class T, class Field>
   OptionRow Choice(const std::string& name, Field& field,
-                      const std::vector<std::pair<std::string_view, T>>& choices, const char* value,
-                      const std::string& help) {
+                   const std::vector<std::pair<std::string_view, T>>& choices, const char* value,
+                   const std::string& help) {
     std::vector<std::string_view> names;
     for (const auto& choice : choices) names.push_back(choice.first);
     const auto read = [name, names, choices, &field](const std::string& text) {
@@ -136,13 +136,13 @@ class OptionRows {
 
   // An option whose text is read in a way of its own, at once; and one that may be repeated.
   OptionRow Read(const std::string& name, const Reader& read, const char* value,
-                    const std::string& help, std::vector<std::string> offered = {});
+                 const std::string& help, std::vector<std::string> offered = {});
   OptionRow ReadEach(const std::string& name, const Reader& read, const char* value,
-                        const std::string& help, std::vector<std::string> offered = {});
+                     const std::string& help, std::vector<std::string> offered = {});
 
   // A file to write; the help adds that it may be standard output.
   OptionRow Output(const std::string& name, std::optional<std::string>& field,
-                      const std::string& help) {
+                   const std::string& help) {
     return (*this)(name, field, "FILE", help + "; - is standard output");
   }
 

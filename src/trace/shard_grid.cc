@@ -15,7 +15,6 @@
 namespace dlsim {
 namespace {
 
-
 constexpr uint64_t kMaxPieces = 1'000'000;
 
 // What the name of a piece says.

@@ -8,7 +8,6 @@
 namespace dlsim {
 namespace {
 
-
 constexpr uint64_t kMaxStep = 999'999'999'999'999'999;  // 18 digits, as in file names
 
 std::vector<std::string> ReadFiles(const std::string& place, const nlohmann::json& value) {

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .._command_parser import CommandParser
 from .._errors import UsageError
@@ -40,7 +41,7 @@ def _parser() -> CommandParser:
     parser.add_argument("results", nargs="+", metavar="RESULT", help=results)
     parser.add_argument("-o", "--output", metavar="FILE", help=page)
     for name, (value, words) in _OPTIONS.items():
-        several = {"action": "append", "default": []} if "repeatable" in words else {}
+        several: dict[str, Any] = {"action": "append", "default": []} if "repeatable" in words else {}
         parser.add_argument(name, metavar=value, help=words, **several)
     parser.add_argument("--no-trace", action="store_true", help="Use only what the results hold")
     parser.add_argument("--quiet", action="store_true", help="No summary; errors only")

@@ -304,7 +304,9 @@ def outcome(run: Run) -> tuple[str, str]:
     broken = sum(s.get("finite") is False and not s.get("skipped") for s in steps)
     verdict = run.result.data.get("verdict") or {}
     of_format = [f["verdict"] for f in verdict.get("formats") or () if f["format"] == run.format]
-    fails = {"fails in forward": "forward", "no scale serves": "backward"}.get(*of_format[:1], "")
+    fails = {"fails in forward": "forward", "no scale serves": "backward"}.get(
+        of_format[0] if of_format else "", ""
+    )
     keys = ("format", "policy", "config")
     paths = {tuple(map(path.get, keys)): path for path in verdict.get("paths") or ()}
     path = paths.get(tuple(map(run.data.get, keys)), {})
