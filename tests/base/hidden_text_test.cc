@@ -2,6 +2,7 @@
 // Names from files do no harm where results are read: in a terminal, a table, a spreadsheet.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "dlsim/error.h"
