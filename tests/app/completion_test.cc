@@ -101,7 +101,7 @@ TEST_F(Completion, BashOffersTheValuesOfOptions) {
       {"dlsim replay --policy = mega", "megatron"},
       {"dlsim replay --config-kind cerebras-", "cerebras-tf cerebras-old"},
       {"dlsim completion z", "zsh"},
-      {"dlsim import te", "te tensorboard"},
+      {"dlsim import te", "te"},
       {"dlsim report --ti", "--title"},
       {"dlsim report --policy mega", "megatron"},
       {"dlsim formats fp16 cb", "cb16"},
