@@ -79,7 +79,10 @@ def _run_handled(name: str, arguments: Sequence[str]) -> int:
     """Runs a command written in Python; an error of the user or the input is one line."""
     try:
         main: Callable[[Sequence[str]], int] = import_module(_PYTHON_COMMANDS[name]).main
-        code = main(arguments)
+        try:
+            code = main(arguments)
+        except SystemExit as ended:  # --help
+            code = int(ended.code or 0)
         if sys.stdout is not None:  # it was closed before
             sys.stdout.flush()
         return code

@@ -32,9 +32,9 @@ constexpr PythonCommand kPythonCommands[] = {
      "pt act-dumps te hdf5"},
     {"accumulate",
      "Measure the error of summing gradients over ranks in bf16, fp16 or float32 (Python package)",
-     "help format= algorithm= divide= world-size= scale= tensors= json=", ""},
+     "help world-size= scale= json=", ""},
     {"updates", "Replay recorded updates with weights and states in other formats (Python package)",
-     "help weights= states= rounding= master= set= seed= json=", ""},
+     "help weights= states= rounding= seed= json=", ""},
 };
 
 std::vector<std::string> Split(const char* text) {

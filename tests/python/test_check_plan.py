@@ -16,10 +16,10 @@ from torch.nn import functional
 
 import dlsim
 from dlsim._errors import UsageError
-from dlsim.emulation import _autocast_rules
-from dlsim.emulation._autocast_rules import CudaAutocast
+from dlsim.emulation import _check_plan
+from dlsim.emulation._check_plan import CudaAutocast
 
-HAS_FP16 = _autocast_rules._can_autocast(torch.float16)
+HAS_FP16 = _check_plan._can_autocast(torch.float16)
 needs_fp16 = pytest.mark.skipif(not HAS_FP16, reason="this PyTorch autocasts to bf16 only")
 FORMATS = ["bf16", pytest.param("fp16", marks=needs_fp16), pytest.param("cb16", marks=needs_fp16)]
 
@@ -294,7 +294,7 @@ def test_what_cannot_be_compared_is_refused(change, message):
 
 
 def test_a_pytorch_without_float16_on_the_cpu_is_refused(monkeypatch):
-    monkeypatch.setattr(_autocast_rules, "_can_autocast", lambda dtype: dtype == torch.bfloat16)
+    monkeypatch.setattr(_check_plan, "_can_autocast", lambda dtype: dtype == torch.bfloat16)
     with pytest.raises(UsageError, match="format: bad format 'fp16', expected bf16"):
         dlsim.check_plan(mlp(), loss_of, batches())
 
@@ -330,13 +330,13 @@ def cuda_lists() -> dict[str, bool | None]:
 
 def test_the_lists_are_those_of_pytorchs_header():
     makers = {
-        _autocast_rules._in_16_bits: True,
-        _autocast_rules._in_float32: False,
-        _autocast_rules._in_widest: None,
+        _check_plan._in_16_bits: True,
+        _check_plan._in_float32: False,
+        _check_plan._in_widest: None,
     }
     ours = {
         str(operator).removeprefix("aten.").removesuffix(".default"): makers.get(make, "banned")
-        for operator, make in _autocast_rules._operators()
+        for operator, make in _check_plan._operators()
     }
     expected = cuda_lists()
     assert len(expected) > 100

@@ -37,7 +37,7 @@ import torch
 from models import MODELS, REPORTED, is_held_out
 
 import dlsim
-from dlsim.emulation._autocast_rules import CudaAutocast
+from dlsim.emulation._check_plan import CudaAutocast
 
 RESULTS = Path(__file__).resolve().parent / "results"
 KEPT, SCALED = RESULTS / "reported.csv", RESULTS / "scaled.csv"

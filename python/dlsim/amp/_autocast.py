@@ -14,8 +14,9 @@ from torch.nn.modules.module import (
 )
 
 from .._compiled import Uncompiled
+from .._fast_paths import FUSED_MODULES, ClosedFastPaths
 from .._rounding import Rounding, map_tensors, straight_through
-from ..emulation import DEFAULT_MODULES, FUSED_MODULES, ClosedFastPaths, works_in_place
+from ..emulation import DEFAULT_MODULES, works_in_place
 from ._half_dtype import FORMATS, get_half_dtype_str, rounding_dtype
 
 Module = torch.nn.Module

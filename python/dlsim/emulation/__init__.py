@@ -6,12 +6,10 @@ from __future__ import annotations
 import fnmatch
 import logging
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 try:
     import torch
@@ -24,6 +22,7 @@ except ModuleNotFoundError:
 from .._compiled import Uncompiled, check_hooks_run
 from .._core import Format
 from .._errors import UsageError
+from .._fast_paths import ClosedFastPaths
 from .._rounding import Rounding, Tensor, map_tensors, round_gradient, straight_through
 from .._text import some_of
 from ..arrays._tensor_stats import TensorStats
@@ -239,9 +238,6 @@ def _set_parameter(module: Module, key: str, value: Any) -> None:
         module._flat_weights = [module._parameters.get(n) for n in module._flat_weights_names]
 
 
-# -- modules -------------------------------------------------------------------------------------
-
-
 def works_in_place(module: Module) -> bool:
     """Returns whether `module` changes its input, with which its caller may go on."""
     return bool(getattr(module, "inplace", False))
@@ -280,43 +276,3 @@ def _is_chosen(name: str, module: Module, choice: Choice) -> bool:
     if isinstance(choice, str):
         return fnmatch.fnmatchcase(name, choice)
     return choice.search(name) is not None
-
-
-# What PyTorch's transformer layers ask before they run fused, without calling their parts, in
-# evaluation without gradients; and the answers that keep them from it. The results are the same.
-_FUSED: dict[type, dict[str, Any]] = {
-    torch.nn.TransformerEncoderLayer: {"activation_relu_or_gelu": 0},
-    torch.nn.TransformerEncoder: {"enable_nested_tensor": False, "use_nested_tensor": False},
-}
-FUSED_MODULES = tuple(_FUSED)
-
-# How often a module is closed now, and its own answers.
-_closed: WeakKeyDictionary[Module, tuple[int, dict[str, Any]]] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-class ClosedFastPaths:
-    """The fused paths in a model, closed until reopen() of the last that closed them."""
-
-    def __init__(self, model: Module) -> None:
-        self._modules = [part for part in model.modules() if isinstance(part, FUSED_MODULES)]
-        with _lock:
-            for module in self._modules:
-                times, own = _closed.get(module, (0, {}))
-                for kind, answers in _FUSED.items() if not times else ():
-                    known = answers.keys() & vars(module).keys()
-                    for name in known if isinstance(module, kind) else ():
-                        own[name] = vars(module)[name]
-                        vars(module)[name] = answers[name]
-                _closed[module] = times + 1, own
-
-    def reopen(self) -> None:
-        """Leaves the model as it was."""
-        with _lock:
-            while self._modules:
-                module = self._modules.pop()
-                times, own = _closed.pop(module)
-                if times > 1:
-                    _closed[module] = times - 1, own
-                else:
-                    vars(module).update(own)

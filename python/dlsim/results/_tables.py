@@ -161,27 +161,6 @@ def _bins(key: str, edge: str) -> Rows:
     return rows
 
 
-def _reductions(data: Mapping[str, Any]) -> Iterator[Row]:
-    return (flat(_without(run, "by_ranks")) for run in data["runs"])
-
-
-def _reductions_by_ranks(data: Mapping[str, Any]) -> Iterator[Row]:
-    for run in data["runs"]:
-        for row in run["by_ranks"]:
-            yield {"run": run["name"]} | row
-
-
-def _updates_runs(data: Mapping[str, Any]) -> Iterator[Row]:
-    for run in data["runs"]:
-        yield flat(_without(run, "tensors"))
-
-
-def _updates_tensors(data: Mapping[str, Any]) -> Iterator[Row]:
-    for run in data["runs"]:
-        for tensor in run["tensors"]:
-            yield {"run": run["name"], **tensor}
-
-
 def _info_steps(data: Mapping[str, Any]) -> Iterator[Row]:
     for step in data["steps"]:
         yield flat(_without(step, "files", "micro_steps") if "files" in step else step)
@@ -248,8 +227,8 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "histogram": _bins("histogram", "exponent"),
         "tensorflow_histogram": _bins("tensorflow_histogram", "edge"),
     },
-    "dlsim.accumulate/3": {"runs": _reductions, "by_ranks": _reductions_by_ranks},
-    "dlsim.updates/2": {"runs": _updates_runs, "tensors": _updates_tensors},
+    "dlsim.accumulate/3": {"runs": _listed("runs")},
+    "dlsim.updates/2": {"runs": _listed("runs")},
     "dlsim.formats/1": {"formats": _listed("formats")},
 }
 
