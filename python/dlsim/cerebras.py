@@ -19,16 +19,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from . import amp
 from ._errors import UsageError
 
 __all__ = ["install"]
 
-_ROOTS = ("cerebras", "cerebras_pytorch")
 # What dlsim.amp has beyond cerebras.pytorch.amp: parts of the Model Zoo, and its own.
 _NOT_IN_AMP = ("ApplianceNanError", "MixedPrecision", "OptState", "cbtorch")
-
 
 _backends: list[SimpleNamespace] = []  # the current one last
 
@@ -111,7 +110,9 @@ class DataExecutor:
             numbers = range(1, self.num_steps + 1)
             for number, batch in zip(numbers, self._batches(), strict=False):
                 self.user_iteration = number
-                yield _moved(batch)
+                yield tree_map(
+                    lambda item: item.to(_device()) if hasattr(item, "to") else item, batch
+                )
                 self._times.append(time.perf_counter())
         finally:
             self.running.remove(self)
@@ -131,19 +132,8 @@ class DataExecutor:
                 raise RuntimeError("DataExecutor: the dataloader gave no batch, expected some")
 
 
-def _moved(batch: Any) -> Any:
-    """Returns a batch with its tensors on the backend's device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(_device())
-    if isinstance(batch, Mapping):
-        return {key: _moved(value) for key, value in batch.items()}
-    return type(batch)(map(_moved, batch)) if type(batch) in (tuple, list) else batch
-
-
-class AdamW(torch.optim.Optimizer):
-    """AdamW of cerebras.pytorch 2.10, dense: `eps` is added before the bias is corrected."""
-
-    _decoupled = True
+class _EpsilonFirst(torch.optim.Optimizer):
+    """Adam of torch as in cerebras.pytorch 2.10: `eps` is added before the bias is corrected."""
 
     def __init__(
         self,
@@ -153,49 +143,40 @@ class AdamW(torch.optim.Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        settings: dict[str, Any] = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, **settings)
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override, unused-ignore]
         """Takes one step."""
+        given = [group["eps"] for group in self.param_groups]
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._move(parameter, parameter.grad, group)
-
-    def _move(self, parameter: Any, gradient: Any, group: dict[str, Any]) -> None:
-        decay, (beta1, beta2), state = group["weight_decay"], group["betas"], self.state[parameter]
-        if not state:
-            state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        state["step"] = state.get("step", 0) + 1
-        if not self._decoupled:
-            gradient = gradient.add(parameter, alpha=decay)
-        mean = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
-        square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        update = mean / square.sqrt().add_(group["eps"])
-        update *= math.sqrt(1 - beta2 ** state["step"]) / (1 - beta1 ** state["step"])
-        if self._decoupled:
-            update.add_(parameter, alpha=decay)
-        parameter.sub_(update, alpha=group["lr"])
+            moved = [p for p in group["params"] if p.grad is not None]
+            ages = {int(self.state.get(p, {}).get("step", 0)) + 1 for p in moved} or {1}
+            if len(ages) > 1:
+                raise UsageError("Adam: parameters of other ages, expected a group for each age")
+            group["eps"] /= math.sqrt(1 - group["betas"][1] ** ages.pop())
+        super().step()
+        for group, eps in zip(self.param_groups, given, strict=True):
+            group["eps"] = eps
 
 
-class Adam(AdamW):
-    """Adam of cerebras.pytorch 2.10: AdamW whose weight decay is part of the gradient."""
+class Adam(_EpsilonFirst, torch.optim.Adam):
+    """Weight decay is part of the gradient."""
 
-    _decoupled = False
+
+class AdamW(_EpsilonFirst, torch.optim.AdamW):
+    """Weight decay is part of the step."""
 
 
 class _Emulated(ModuleType):
     """A module that says what it lacks."""
 
     def __init__(self, name: str, contents: Mapping[str, Any]) -> None:
-        super().__init__(name, f"What dlsim emulates of {name}.")
+        super().__init__(name)
         self.__path__: list[str] = []  # it is a package: its parts can be imported
-        inside = {
-            key: _Emulated(f"{name}.{key}", value) if isinstance(value, dict) else value
-            for key, value in contents.items()
-        }
-        vars(self).update(inside)
+        for key, value in contents.items():
+            is_part = isinstance(value, dict)
+            setattr(self, key, _Emulated(f"{name}.{key}", value) if is_part else value)
         self._known = ", ".join(sorted(contents))
         sys.modules[name] = self
 
@@ -205,6 +186,10 @@ class _Emulated(ModuleType):
         raise AttributeError(
             f"{self.__name__}.{name}: not emulated by dlsim, expected one of {self._known}"
         )
+
+
+def _summary_writer(*args: Any, **options: Any) -> Any:
+    return import_module("torch.utils.tensorboard").SummaryWriter(*args, **options)
 
 
 def _pytorch() -> dict[str, Any]:
@@ -229,13 +214,9 @@ def _pytorch() -> dict[str, Any]:
             "CSConfig": SimpleNamespace,
             "data": {
                 "DataExecutor": DataExecutor,
-                "DataLoader": lambda input_fn, *args, **kwargs: input_fn(*args, **kwargs),
+                "DataLoader": lambda make, *a, **o: make(*a, **o),
             },
-            "tensorboard": {
-                "SummaryWriter": lambda *args, base_step=1, **options: import_module(
-                    "torch.utils.tensorboard"
-                ).SummaryWriter(*args, **options)
-            },
+            "tensorboard": {"SummaryWriter": _summary_writer},
         },
     }
 
@@ -245,16 +226,13 @@ def install() -> None:
 
     Also where Cerebras' package is installed; raises RuntimeError if that was imported before.
     """
-    present = {name: sys.modules[name] for name in _ROOTS if name in sys.modules}
-    for name, module in present.items():
-        if not isinstance(module, _Emulated):
-            raise RuntimeError(
-                f"dlsim.cerebras: {name} was imported before, expected install first"
-            )
-    if not present:
+    found = sys.modules.get("cerebras") or sys.modules.get("cerebras_pytorch")
+    if found is None:
         zoo = {"trainer": {"callbacks": {"MixedPrecision": amp.MixedPrecision}}}
         _Emulated("cerebras", {"pytorch": _pytorch(), "modelzoo": zoo})
         _Emulated("cerebras_pytorch", _pytorch())  # its older name
+    elif not isinstance(found, _Emulated):
+        raise RuntimeError(f"dlsim.cerebras: expected install before import {found.__name__}")
 
 
 def main() -> int:

@@ -27,8 +27,8 @@ constexpr PythonCommand kPythonCommands[] = {
     {"report", "Write results as a self-contained HTML page (Python package)",
      "help output= title= trace= no-trace format= policy= quiet", ""},
     {"import", "Convert dumps of other tools into traces or profiles (Python package)",
-     "help output= tensors= grad-scale= force quiet act-grad= step-pattern= key= step= npy-void= "
-     "rank= step-from= group= steps=",
+     "help output= tensors= grad-scale= force quiet act-grad= key= step= npy-void= step-from= "
+     "group=",
      "pt act-dumps te hdf5"},
     {"accumulate",
      "Measure the error of summing gradients over ranks in bf16, fp16 or float32 (Python package)",

@@ -66,21 +66,6 @@ def test_steps_along_the_first_axis(tmp_path: Path, chunks: tuple[int, ...] | No
     check(tmp_path, tmp_path / "out", steps)
 
 
-def test_the_first_axis_numbered_by_a_dataset(tmp_path: Path) -> None:
-    steps = [10, 40, 70]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name in KINDS:
-            file[f"net/{name}"] = np.stack([step_values(step)[name] for step in steps])
-        file["steps"] = np.array(steps)
-    import_hdf5(tmp_path / "a.h5", tmp_path / "out", step_from="axis", steps="steps")
-    check(tmp_path, tmp_path / "out", steps)
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        file["steps"][...] = [1, 1, 2]
-    with pytest.raises(ValueError, match="step 1 follows step 1"):
-        import_hdf5(tmp_path / "a.h5", tmp_path / "o", step_from="axis", steps="steps")
-    assert not (tmp_path / "o").exists()
-
-
 def test_steps_as_files(tmp_path: Path) -> None:
     steps = [2, 10]
     for step in steps:

@@ -96,12 +96,10 @@ def test_a_lone_tensor_is_named_after_its_file(tmp_path: Path) -> None:
     assert list(read_step(tmp_path / "out", "step-00000012")) == ["fc1_grad"]
 
 
-def test_step_numbers_from_names_patterns_files_and_the_option(tmp_path: Path) -> None:
+def test_step_numbers_from_names_files_and_the_option(tmp_path: Path) -> None:
     tree = {"w": torch.ones(1)}
     save(tmp_path / "a" / "run3_step20_final.pt", tree)
     assert import_pt(tmp_path / "a", tmp_path / "o1").first_step == 20
-    found = import_pt(tmp_path / "a", tmp_path / "o2", pattern=r"run(?P<step>\d+)")
-    assert found.first_step == 3
     save(tmp_path / "b" / "x.pt", {**tree, "step": 44})
     assert import_pt(tmp_path / "b", tmp_path / "o3").first_step == 44
     save(tmp_path / "c" / "e10.pt", tree)

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import importlib
+import os
 import sys
 import types
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -71,11 +76,9 @@ def test_ranks_are_kept_apart_and_one_can_be_chosen(tmp_path: Path) -> None:
         assert same_bits(got["fc.weight.grad"], values[rank])
     run = replayed(tmp_path / "both", "--format", "fp16", "--policy", "static")
     assert run[0]["tensors"][0]["elements"] == 30
-    import_te(tmp_path, tmp_path / "one", rank=1)
-    import_te(tmp_path / "tensor_dumps" / "rank_1", tmp_path / "same")
-    for name in ("one", "same"):
-        got = read_step(tmp_path / name, "step-00000005")
-        assert same_bits(got["fc.weight.grad"], values[1])
+    import_te(tmp_path / "tensor_dumps" / "rank_1", tmp_path / "one")
+    got = read_step(tmp_path / "one", "step-00000005")
+    assert same_bits(got["fc.weight.grad"], values[1])
     import_te(tmp_path, tmp_path / "both.dlprof")
     run_dlsim("profile", tmp_path / "both", "-o", tmp_path / "own.dlprof")
     options = ("--format", "fp16", "--policy", "torch")
@@ -120,6 +123,59 @@ def test_pickled_quantized_tensors_are_neither_built_nor_in_the_way(
     torch.save({"quantized": 1}, tmp_path / "tensor_dumps/rank_0/fc_wgrad_iter_000002.pt")
     with pytest.raises(ValueError, match="no high_precision"):
         import_te(tmp_path, tmp_path / "o")
+
+
+class _Call:
+    """Is pickled as a call; what is called and given may be calls, too."""
+
+    def __init__(self, function: object, *arguments: object) -> None:
+        self.parts = function, arguments
+
+    def __call__(self) -> None: ...  # pickle asks for it
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.parts
+
+
+def _hostile(kind: str, marker: str) -> object:
+    system = _Call(getattr, _Call(importlib.import_module, "os"), "mkdir")
+    return {
+        "system": _Call(os.system, f"mkdir {marker}"),
+        "eval": _Call(eval, f"__import__('os').mkdir({marker!r})"),
+        "getattr": _Call(system, marker),
+        "nested": collections.OrderedDict(
+            a=[_Call(map, os.mkdir, [marker]), _Call(system, marker)]
+        ),
+        "partial": _Call(functools.partial(os.mkdir, marker)),
+    }[kind]
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="PyTorch before 2.1 refuses them")
+@pytest.mark.parametrize("kind", ["system", "eval", "getattr", "nested", "partial"])
+def test_hostile_pickles_call_nothing(tmp_path: Path, kind: str) -> None:
+    marker = tmp_path / "marker"
+    path = dump(tmp_path, 0, "fc_wgrad_iter_000001", None)
+    tree = {"quantized": _hostile(kind, str(marker)), "high_precision": torch.ones(2)}
+    torch.save(tree, path)
+    import_te(tmp_path, tmp_path / "out")
+    assert read_step(tmp_path / "out", "step-00000001")["fc.weight.grad"].tolist() == [1, 1]
+    assert not marker.exists()
+    torch.load(path, weights_only=False)
+    assert marker.exists(), "the file would have been harmless: the test proves nothing"
+
+
+def test_a_pickle_changes_no_function_that_it_may_call(tmp_path: Path) -> None:
+    path = dump(tmp_path, 0, "fc_wgrad_iter_000001", None)
+    # An object of the function's class with a state: its attribute __doc__ would be "changed".
+    text = b"X\x07\x00\x00\x00"
+    state = b"ctorch._utils\n_rebuild_tensor_v2\n(N}" + text + b"__doc__" + text + b"changedstb."
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02" + state)
+        archive.writestr("a/version", "3\n")
+    before = torch._utils._rebuild_tensor_v2.__doc__
+    with pytest.raises(ValueError, match=r"no high_precision tensor|cannot be read"):
+        import_te(tmp_path, tmp_path / "out")
+    assert torch._utils._rebuild_tensor_v2.__doc__ == before
 
 
 def test_bad_dumps_are_one_line(tmp_path: Path) -> None:

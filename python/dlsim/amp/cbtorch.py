@@ -8,7 +8,7 @@ The code of that release is not public. Names and use are those of its documenta
 from __future__ import annotations
 
 from types import MethodType, SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
@@ -21,11 +21,7 @@ __all__ = ["GradScaler", "amp", "optimizer"]
 
 
 class GradScaler(_grad_scaler.GradScaler):
-    """Scales a loss when called; the step() that follows unscales, tests and updates the scale.
-
-    Unlike the scaler of 2.10 it takes the numbers that the documentation prints, also a
-    `min_loss_scale` of 2e-14. `mixed_precision` False leaves gradients in float32.
-    """
+    """Scales a loss when called; it takes what the documentation prints, also 2e-14 as minimum."""
 
     _policy_name = "cerebras"
     _latest: ClassVar[GradScaler | None] = None  # the one that was called last
@@ -49,47 +45,41 @@ class GradScaler(_grad_scaler.GradScaler):
             max_loss_scale or largest,
             half_dtype=None if mixed_precision else "float32",
         )
-        # Not deprecated in this release.
-        self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
+        self._max_gradient_norm = self._norm_or_none(max_gradient_norm)  # not deprecated
 
     def _start(self) -> None:
         super()._start()
-        self._stage: Literal["scaled", "in step", "stepped"] = "stepped"
-        self._stepped: Optimizer | None = None
+        self._stepped: Optimizer | None = None  # since the latest loss
 
     def __call__(self, loss: Any) -> Any:
         """Returns the scaled loss; the next step() of an optimizer from optimizer() unscales."""
-        GradScaler._latest, self._stage = self, "scaled"
+        GradScaler._latest, self._stepped = self, None
         return self.scale(loss)
-
-    def step_once(self, one: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Takes the step after the loss, and updates the scale. Raises UsageError for a second."""
-        if self._stage != "scaled":
-            raise UsageError(
-                "cbtorch: a second step() after one loss, expected scaler(loss).backward() before "
-                "each; dlsim.amp.GradScaler takes several optimizers of one loss"
-            )
-        self._stage, self._stepped = "in step", one
-        try:
-            return self.step(one, *args, **kwargs)
-        finally:
-            self._stage = "stepped"
-            self.update()
 
 
 def optimizer(torch_optimizer: Optimizer) -> Optimizer:
     """Returns the optimizer itself; its step() now unscales, tests and updates the scale.
 
-    Without a `scaler(loss)` since its last step it is as it was.
+    Without a `scaler(loss)` since its last step it is as it was. Raises UsageError for the step of
+    a second optimizer.
     """
     patched: Any = checked(torch_optimizer)
     plain_step = torch_optimizer.step
 
     def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         scaler = GradScaler._latest
-        if scaler is None or (scaler._stage != "scaled" and scaler._stepped is self):
+        if scaler is None or scaler._stepped is self:  # also within scaler.step
             return plain_step(*args, **kwargs)
-        return scaler.step_once(self, *args, **kwargs)
+        if scaler._stepped is not None:
+            raise UsageError(
+                "cbtorch: a second step() after one loss, expected scaler(loss).backward() before "
+                "each; dlsim.amp.GradScaler takes several optimizers of one loss"
+            )
+        scaler._stepped = self
+        try:
+            return scaler.step(self, *args, **kwargs)
+        finally:
+            scaler.update()
 
     patched.step = MethodType(step, torch_optimizer)
     return torch_optimizer

@@ -6,29 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from .._errors import InputError, UsageError
-from ..traces import TraceStep, open_trace
-from ._steps import (
-    Gradients,
-    Imported,
-    Notes,
-    PathText,
-    Position,
-    files_of,
-    scale_metadata,
-    selection,
-    write_all,
-)
+from .._errors import InputError
+from .._values import Paths, PathText
+from ..traces import open_trace
+from ._steps import Import, Imported, Part, Position, files_of
 
 _NAME = re.compile(r"act_dumps(?:_([1-9]\d{0,17}))?\.npz")
 
 
 def import_act_dumps(
-    inputs: PathText | Iterable[PathText],
+    inputs: Paths,
     output: PathText,
     *,
     tensors: str | Iterable[str] = "*",
@@ -41,34 +32,25 @@ def import_act_dumps(
 
     Steps count from `step` on. Forward activations that are not floating-point numbers are left
     out. Values are those that the commands read from the same files: float64 becomes float32, and
-    so does bfloat16, which NumPy saves as V2, with `npy_void` = "bf16". Raises InputError and
-    UsageError.
+    so does bfloat16 (V2) with `npy_void` = "bf16". Raises InputError and UsageError.
     """
-    if npy_void not in (None, "bf16"):
-        raise UsageError(f"npy void: expected bf16, got {npy_void!r}")
-    if step < 0:
-        raise UsageError(f"step: expected a number from 0 on, got {step}")
-    chosen = selection(tensors)
-    metadata = scale_metadata(grad_scale)
-    notes = Notes()
+    job = Import(output, tensors, grad_scale=grad_scale, force=force)
     files = sorted(files_of(inputs, (".npz",)), key=_number)
     trace = open_trace(files, npy_void2=npy_void)
     for note in trace.notes:
-        notes.add(note)
+        job.note(note)
+    positions = [Position(step + i) for i in range(len(trace))]
 
-    def items() -> Iterator[Gradients]:
-        for number, found in enumerate(trace, step):
-            names = [name for name in found.names if chosen.takes(name)]
-            roles = {name: found.role(name) for name in names}
-            values = {name: _values(found, name) for name in names}
-            yield Gradients(Position(number), values, roles, metadata)
+    def parts() -> Iterator[Part]:
+        for position, found in zip(positions, trace, strict=True):
+            values = {}
+            for name in filter(job.takes, found.names):
+                is_half = found.dtype(name) == "F16"
+                values[name] = found.tensors[name].astype(np.float16 if is_half else np.float32)
+                job.roles[name] = found.role(name)
+            yield position, values, {}
 
-    return write_all("act-dumps", output, items(), notes, force=force)
-
-
-def _values(step: TraceStep, name: str) -> Any:
-    values = step.tensors[name]
-    return values.astype(np.float16) if step.dtype(name) == "F16" else values
+    return job.write("act-dumps", files[0].parent, positions, parts())
 
 
 def _number(path: Path) -> int:

@@ -6,52 +6,40 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from importlib import import_module
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from .._errors import InputError, UsageError
+from .._errors import InputError
 from .._text import some_of
+from .._values import Paths, PathText
 from ._steps import (
+    DEEPEST,
     MSPROBE_FOLDER,
-    Gradients,
+    Import,
     Imported,
-    Layout,
-    Notes,
-    PathText,
+    Part,
     Position,
-    Selection,
-    by_position,
     files_of,
+    in_order,
+    needed,
     numbered_name,
     one_line,
     position_of,
     scalars,
-    scale_metadata,
-    selection,
-    step_pattern,
-    write_all,
 )
 
-SUFFIXES = (".pt", ".pth")
-_DEEPEST = 32
 _MOST_NODES = 4_000_000
 # Tensors whose elements share memory may need so much more than some times the file in all.
 _MOST_EXPANDED = 1 << 26
 _MOST_REPEATED = 4
 _KEPT_TYPES = frozenset(("torch.float16", "torch.float32", "torch.float64", "torch.bfloat16"))
 _8_BIT_TYPES = frozenset(("torch.float8_e4m3fn", "torch.float8_e5m2"))
-# All that a file may call.
+# All that a file may call, besides OrderedDict.
 _REBUILT = frozenset(
-    (
-        "collections.OrderedDict",
-        "torch._utils._rebuild_parameter",
-        "torch._utils._rebuild_tensor_v2",
-        "torch._utils._rebuild_tensor_v3",
-    )
+    f"torch._utils._rebuild_{what}" for what in ("parameter", "tensor_v2", "tensor_v3")
 )
 # What torch.optim calls the tensors of its states.
 _STATES = frozenset(
@@ -70,74 +58,49 @@ _MSPROBE_ROLES = {
 
 
 def import_pt(
-    inputs: PathText | Iterable[PathText],
+    inputs: Paths,
     output: PathText,
     *,
     tensors: str | Iterable[str] = "*",
     act_grad: str | Iterable[str] = (),
     key: str = "",
     step: int | None = None,
-    pattern: str | None = None,
     grad_scale: float | None = None,
     force: bool = False,
 ) -> Imported:
     """Imports gradients saved by torch.save, one step, micro-step or rank per file or folder.
 
     A file holds tensors in nested dicts and lists; `key` (dotted) is the part to take. Values keep
-    their bits and types (8-bit floats become float32). The step is in the file's name, or found by
-    the regular expression `pattern`, or counted from `step` on in the order of the files. Files in
-    a folder named after a step, such as those of msprobe, and files whose numbers count layers, as
-    in conv1.pt, hold tensors of one step. `grad_scale` is the loss scale that the values still
-    carry. torch.load reads with `weights_only`, so no pickled code is run; states of optimizers are
-    refused. Raises InputError, UsageError, and ModuleNotFoundError without torch.
+    their bits and types (8-bit floats become float32). The step is in the file's name, or counted
+    from `step` on in the order of the files. Files in a folder named after a step, such as those of
+    msprobe, and files whose numbers count layers, as in conv1.pt, hold tensors of one step.
+    `grad_scale` is the loss scale that the values still carry. torch.load reads with
+    `weights_only`, so no pickled code is run; states of optimizers are refused.
+    Raises InputError, UsageError, and ModuleNotFoundError without torch.
     """
-    chosen = selection(tensors, act_grad)
-    metadata = scale_metadata(grad_scale)
-    notes = Notes()
-    files = files_of(inputs, SUFFIXES)
-    parts = _plan(files, step, step_pattern(pattern), key=key, chosen=chosen, notes=notes)
-    layout = Layout(files[0].parent, [part.position for part in parts])
+    job = Import(output, tensors, act_grad, grad_scale=grad_scale, force=force)
+    files = files_of(inputs, (".pt", ".pth"))
+    places = _places(files, step, key, job)
 
-    def items() -> Iterator[Gradients]:
-        for part in parts:
-            found, numbers = _read(part, key, notes)
-            kept = {name: values for name, values in found.items() if chosen.takes(name)}
-            if not kept:
-                place = part.files[0] if len(part.files) == 1 else part.files[0].parent
-                raise InputError(f"{place}: no tensor to import, expected floating-point tensors")
-            roles = {name: chosen.role(name) for name in kept}
-            yield layout.placed(Gradients(part.position, kept, roles, {**numbers, **metadata}))
+    def parts() -> Iterator[Part]:
+        for position, of_part in places:
+            yield position, *_read(of_part, key, job)
 
-    return write_all("pt", output, items(), notes, force=force)
+    return job.write("pt", files[0].parent, [position for position, _ in places], parts())
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A step, or a micro-step or rank of it: one file, or files that hold a tensor each."""
-
-    position: Position
-    files: list[Path]
-
-
-def _plan(
-    files: list[Path],
-    step: int | None,
-    pattern: re.Pattern[str] | None,
-    *,
-    key: str,
-    chosen: Selection,
-    notes: Notes,
-) -> list[_Part]:
+def _places(
+    files: list[Path], step: int | None, key: str, job: Import
+) -> list[tuple[Position, list[Path]]]:
+    """Returns the files of each position: one, or several that hold a tensor each."""
     if step is not None:
-        if step < 0:
-            raise UsageError(f"step: expected a number from 0 on, got {step}")
-        return [_Part(Position(step + i), [path]) for i, path in enumerate(files)]
-    named = [(path, numbered_name(path, pattern)) for path in files]
+        return [(Position(step + i), [path]) for i, path in enumerate(files)]
+    named = [(path, numbered_name(path)) for path in files]
     records = [
         (path, found.position) for path, found in named if found and found.counts == "record"
     ]
     are_tensors = any(found and found.counts == "tensor" for _, found in named) or (
-        len(records) > 1 and _shapes_differ(records, key, chosen)
+        len(records) > 1 and _shapes_differ(records, key, job)
     )
     alone: list[tuple[Position, Path]] = []
     shared: dict[Position, list[Path]] = {}
@@ -147,53 +110,49 @@ def _plan(
         elif are_tensors and (found is None or found.counts in ("record", "tensor")):
             position = replace(found.position, step=0) if found else Position(0)
             shared.setdefault(position, []).append(path)
-            notes.add(
-                "the numbers in the files' names count tensors, not steps: imported as step 0"
-            )
+            job.note("the numbers in the files' names count tensors, not steps: imported as step 0")
         elif found is not None and found.counts == "folder":
             shared.setdefault(found.position, []).append(path)
         else:
-            alone.append((position_of(path, pattern), path))
-    ordered = by_position([*alone, *((position, paths[0]) for position, paths in shared.items())])
-    return [_Part(position, shared.get(position, [path])) for position, path in ordered]
+            alone.append((position_of(path), path))
+    ordered = in_order([*alone, *((position, paths[0]) for position, paths in shared.items())])
+    return [(position, shared.get(position, [path])) for position, path in ordered]
 
 
-def _shapes_differ(files: list[tuple[Path, Position]], key: str, chosen: Selection) -> bool:
+def _shapes_differ(files: list[tuple[Path, Position]], key: str, job: Import) -> bool:
     """Whether a gradient of a rank has another shape in another file, as those of layers have."""
-    shapes: dict[tuple[int | None, str], tuple[int, ...]] = {}
+    shapes: dict[tuple[int, str], tuple[int, ...]] = {}
     for path, position in files:
-        for found, tensor in _leaves(path, descend(path, load(path), key)):
+        for found, tensor in _leaves(path, _descend(path, load(path), key)):
             name, shape = found or _lone_name(path), tuple(tensor.shape)
-            if chosen.role(name) != "grad":  # activations may have the length of their batch
+            if job.role(name) != "grad":  # activations may have the length of their batch
                 continue
             if shapes.setdefault((position.rank, name), shape) != shape:
                 return True
     return False
 
 
-def _read(part: _Part, key: str, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the tensors of a part, and the numbers that dlsim knows as metadata."""
+def _read(files: list[Path], key: str, job: Import) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the chosen tensors of a part, and the numbers that dlsim knows as metadata."""
     tensors: dict[str, Any] = {}
     numbers: dict[str, str] = {}
-    for path in part.files:
+    for path in files:
         tree = load(path)
-        recorded = _step_in(path, tree)
-        if recorded not in (None, part.position.step):
-            notes.add(f"{path}: says step {recorded} inside; imported as {part.position.step}")
         if isinstance(tree, Mapping):
             numbers |= scalars(path, tree)
-        found = tensors_in(path, descend(path, tree, key), _lone_name(path), notes)
-        if len(part.files) > 1 or path.parent.name == MSPROBE_FOLDER:
+        lone = _lone_name(path)
+        found = tensors_in(path, _descend(path, tree, key), lone, job)
+        if len(files) > 1 or path.parent.name == MSPROBE_FOLDER:
             name = _name_of_file(path)
-            found = {
-                name if label == _lone_name(path) else f"{name}.{label}": values
-                for label, values in found.items()
-            }
+            found = {name if n == lone else f"{name}.{n}": values for n, values in found.items()}
         if repeated := tensors.keys() & found.keys():
             raise InputError(
                 f"{path}: tensor {min(repeated)!r} is in another file of the step, too"
             )
-        tensors |= found
+        tensors |= {name: values for name, values in found.items() if job.takes(name)}
+    if not tensors:
+        place = files[0] if len(files) == 1 else files[0].parent
+        raise InputError(f"{place}: no tensor to import, expected floating-point tensors")
     return tensors, numbers
 
 
@@ -224,6 +183,10 @@ def _step_in(path: Path, tree: Any) -> int | None:
     return step
 
 
+def _torch() -> Any:
+    return needed("torch", "files of torch.save need PyTorch: pip install torch")
+
+
 def load(path: Path, *, keeps_foreign: bool = False) -> Any:
     """Returns what torch.save has saved, in memory that is mapped where PyTorch can.
 
@@ -231,12 +194,7 @@ def load(path: Path, *, keeps_foreign: bool = False) -> Any:
     refused, as they are by PyTorch before 2.1. No code of the file is run. Raises InputError, and
     ModuleNotFoundError without torch.
     """
-    try:
-        torch = import_module("torch")
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "files of torch.save need PyTorch: pip install torch", name="torch"
-        ) from error
+    torch = _torch()
     maps_memory = "mmap" in signature(torch.load).parameters  # from PyTorch 2.1 on
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
     if keeps_foreign and maps_memory:  # PyTorch 1.13 has the argument and does not use it
@@ -282,11 +240,21 @@ class _Pickle:
         def find_class(self, module: str, name: str) -> Any:
             """Returns one of a few functions, whatever the pickle names."""
             full = f"{module}.{name}"
-            is_type = module == "torch" and f"torch.{name}" in _KEPT_TYPES | _8_BIT_TYPES
-            return super().find_class(module, name) if is_type or full in _REBUILT else Foreign
+            if full in _KEPT_TYPES | _8_BIT_TYPES or full == "collections.OrderedDict":
+                return super().find_class(module, name)
+            return _own(super().find_class(module, name)) if full in _REBUILT else Foreign
 
 
-def descend(place: object, tree: Any, key: str) -> Any:
+def _own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of its own for a pickle, which may set attributes of what it names."""
+
+    def own(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return own
+
+
+def _descend(place: object, tree: Any, key: str) -> Any:
     """Returns the part of a nested dict under the dotted `key`. Raises InputError."""
     for part in key.split(".") if key else ():
         if not isinstance(tree, Mapping) or part not in tree:
@@ -296,7 +264,7 @@ def descend(place: object, tree: Any, key: str) -> Any:
     return tree
 
 
-def tensors_in(path: Path, tree: Any, name: str, notes: Notes) -> dict[str, Any]:
+def tensors_in(path: Path, tree: Any, name: str, job: Import) -> dict[str, Any]:
     """Returns the floating-point tensors of nested dicts and lists, by their dotted names.
 
     A lone tensor gets `name`. What holds no gradient values is left out with a note.
@@ -310,10 +278,10 @@ def tensors_in(path: Path, tree: Any, name: str, notes: Notes) -> dict[str, Any]
             raise InputError(f"{path}: two tensors are named {label!r}")
         kind = str(value.dtype)
         if str(value.layout) != "torch.strided" or value.is_quantized or value.is_meta:
-            notes.add(f"left out {label!r}: sparse, quantized or without values")
+            job.note(f"left out {label!r}: sparse, quantized or without values")
             continue
         if kind not in _KEPT_TYPES | _8_BIT_TYPES:
-            notes.add(f"left out {label!r}: {kind} is not a floating-point type")
+            job.note(f"left out {label!r}: {kind} is not a floating-point type")
             continue
         needed += value.numel() * (4 if kind in _8_BIT_TYPES else value.element_size())
         if needed > most:
@@ -328,14 +296,14 @@ def tensors_in(path: Path, tree: Any, name: str, notes: Notes) -> dict[str, Any]
 
 def _leaves(path: Path, tree: Any) -> Iterator[tuple[str, Any]]:
     """Yields the tensors of a tree in its order. Raises InputError for states of optimizers."""
-    is_tensor = import_module("torch").is_tensor
+    is_tensor = _torch().is_tensor
     waiting: list[tuple[str, Any, int]] = [("", tree, 0)]
     nodes = 0
     while waiting:
         name, value, depth = waiting.pop()
         nodes += 1
-        if depth > _DEEPEST or nodes > _MOST_NODES:
-            raise InputError(f"{path}: nested deeper than {_DEEPEST} levels, or too large")
+        if depth > DEEPEST or nodes > _MOST_NODES:
+            raise InputError(f"{path}: nested deeper than {DEEPEST} levels, or too large")
         is_state = isinstance(value, Mapping) and {"state", "param_groups"} <= value.keys()
         if is_state or (is_tensor(value) and name.rpartition(".")[2] in _STATES):
             raise InputError(

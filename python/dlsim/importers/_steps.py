@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a training on their way from the files of a dump into a trace or profile.
-
-Which files are given, which step, rank and micro-step each holds, which tensors are taken, and the
-output, which appears complete or not at all.
-"""
+"""Steps of a training on their way from the files of a dump into a trace or profile."""
 
 from __future__ import annotations
 
@@ -13,27 +9,29 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from .. import _core
 from .._errors import InputError, UsageError
 from .._files import replacing, replacing_directory
 from .._text import counted
+from .._values import Paths, PathText
 from ..runs import profile
 from ..traces._writer import TraceWriter, checked_grad_scale
 
-PathText = str | os.PathLike[str]
-
-NUMBERS = ("loss", "lr", "grad_scale")  # that dlsim knows as metadata
-PROFILE_SUFFIX = ".dlprof"
+DEEPEST = 32  # levels of nested dicts or groups
+MSPROBE_FOLDER = "dump_tensor_data"  # files in it hold a tensor each
+_NUMBERS = ("loss", "lr", "grad_scale")  # that dlsim knows as metadata
 _TRACE_FILE = re.compile(r"step-.*\.safetensors|trace\.json|.*\.tmp")
 _MOST_DIGITS = 18  # step numbers are 64-bit
-MSPROBE_FOLDER = "dump_tensor_data"  # files in it hold a tensor each
 
 _RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d+)", re.IGNORECASE)
 _MICRO = re.compile(r"(?<![a-z])micro(?:[-_]?(?:step|batch))?[-_.=]?(\d+)", re.IGNORECASE)
@@ -46,82 +44,33 @@ _LAYER = re.compile(
     r"tensor|module|var|variable)s?)[-_. ]?$",
     re.IGNORECASE,
 )
+_Place = TypeVar("_Place")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Position:
-    """Step, micro-step and rank; None where there is none."""
+    """Step, micro-step and rank; -1 where there is none. The order is that of a trace."""
 
     step: int
-    micro: int | None = None
-    rank: int | None = None
+    micro: int = -1
+    rank: int = -1
 
-    def sort_key(self) -> tuple[int, int, int]:
-        """Orders positions as a trace does."""
-        micro = -1 if self.micro is None else self.micro
-        return self.step, micro, -1 if self.rank is None else self.rank
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise UsageError(f"step: expected a number from 0 on, got {self.step}")
 
     def __str__(self) -> str:
         text = f"step {self.step}"
-        text += "" if self.micro is None else f", micro-step {self.micro}"
-        return text + ("" if self.rank is None else f", rank {self.rank}")
+        text += f", micro-step {self.micro}" if self.micro >= 0 else ""
+        return text + (f", rank {self.rank}" if self.rank >= 0 else "")
 
 
-@dataclass
-class Gradients:
-    """What a file of a trace holds: the tensors of a step, or of one micro-step or rank of it.
-
-    Tensors are contiguous arrays of float16, float32, float64 or bfloat16. `roles` are those that
-    do not follow from their names.
-    """
-
-    position: Position
-    tensors: Mapping[str, Any]
-    roles: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which tensors are imported, and which of them are activation gradients: globs of names."""
-
-    tensors: Sequence[str]
-    act_grad: Sequence[str]
-
-    def takes(self, name: str) -> bool:
-        """Whether the tensor is imported."""
-        return any(fnmatchcase(name, pattern) for pattern in self.tensors)
-
-    def role(self, name: str) -> str:
-        """The role of the tensor."""
-        chosen = any(fnmatchcase(name, pattern) for pattern in self.act_grad)
-        return "act_grad" if chosen else _core.role_of(name)
-
-
-def selection(tensors: str | Iterable[str], act_grad: str | Iterable[str] = ()) -> Selection:
-    """Returns a Selection of one glob or several each."""
-    return Selection(
-        (tensors,) if isinstance(tensors, str) else tuple(tensors),
-        (act_grad,) if isinstance(act_grad, str) else tuple(act_grad),
-    )
-
-
-class Notes:
-    """Remarks for the user, each once, with how often it was made."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def add(self, remark: str) -> None:
-        """Makes a remark."""
-        self._counts[remark] += 1
-
-    def lines(self) -> tuple[str, ...]:
-        """Returns all remarks in the order of their first appearance."""
-        return tuple(
-            text if count == 1 else f"{text} ({count} times)"
-            for text, count in self._counts.items()
-        )
+def needed(package: str, message: str) -> Any:
+    """Returns a package that is not always installed; `message` says why and how to install it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ModuleNotFoundError(message, name=package) from error
 
 
 def one_line(reason: object) -> str:
@@ -130,25 +79,22 @@ def one_line(reason: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in lines[0][:200])
 
 
-def scale_metadata(grad_scale: float | None) -> dict[str, str]:
-    """Returns the metadata of gradients that still carry a loss scale. Raises UsageError."""
-    return {} if grad_scale is None else {"grad_scale": checked_grad_scale(grad_scale)}
-
-
 def scalars(place: object, items: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the NUMBERS among `items`, as text."""
+    """Returns what dlsim knows as metadata among `items`, as text."""
     found = {}
-    for key in NUMBERS:
+    for key in _NUMBERS:
         value = items.get(key)
+        value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            found[key] = repr(float(value))
-    try:
-        return found | scale_metadata(float(found["grad_scale"]) if "grad_scale" in found else None)
-    except UsageError as error:
-        raise InputError(f"{place}: {error}") from error
+            try:
+                known = float(value)
+                found[key] = checked_grad_scale(known) if key == "grad_scale" else repr(known)
+            except (UsageError, OverflowError) as error:
+                raise InputError(f"{place}: {error}") from error
+    return found
 
 
-def files_of(inputs: PathText | Iterable[PathText], suffixes: Sequence[str]) -> list[Path]:
+def files_of(inputs: Paths, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files that `inputs` name: files, directories with all below, or globs.
 
     Of a directory only files with one of `suffixes` are taken; in natural order of their paths.
@@ -182,19 +128,6 @@ def _natural_key(path: Path) -> list[tuple[int, str]]:
     return [(int(part), part) if part.isdigit() else (-1, part) for part in parts]
 
 
-def step_pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compiles the regular expression of --step-pattern. Raises UsageError."""
-    if text is None:
-        return None
-    try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise UsageError(f"step pattern: {error}, expected a regular expression") from error
-    if "step" not in pattern.groupindex:
-        raise UsageError("step pattern: expected a group (?P<step>...), got none of that name")
-    return pattern
-
-
 @dataclass(frozen=True)
 class NumberedName:
     """A file's or group's name: the position that it gives, and the name without these numbers.
@@ -208,17 +141,14 @@ class NumberedName:
     rest: str
 
 
-def numbered_name(path: Path, pattern: re.Pattern[str] | None = None) -> NumberedName | None:
+def numbered_name(path: Path) -> NumberedName | None:
     """Returns what a name says of its step, or None if there is no number of one in it.
 
-    Without `pattern` the step is the number after "step" or "iter", or else the last number that
-    belongs to no "rank" or "micro", or else that of a folder such as step_7; the rank may also be
-    the name of a folder. A pattern has a group `step`, and may have `rank` and `micro`.
+    The step is the number after "step" or "iter", or else the last number that belongs to no "rank"
+    or "micro", or else that of a folder such as step_7; the rank may also be the name of a folder.
     """
     stem = path.name.split(".")[0] if path.name.count(".") == 1 else path.stem
     folders = list(reversed(path.parts[:-1]))
-    if pattern is not None:
-        return NumberedName(_position_by(path, pattern), "step", stem)
     rank = _RANK.search(stem) or _first(_RANK, folders[:1])
     micro = _MICRO.search(stem)
     rest = _MICRO.sub("~", _RANK.sub("~", stem))
@@ -235,8 +165,8 @@ def numbered_name(path: Path, pattern: re.Pattern[str] | None = None) -> Numbere
         return None
     position = Position(
         _number(path, step[step.lastindex or 0]),
-        None if micro is None else _number(path, micro[1]),
-        None if rank is None else _number(path, rank[1]),
+        -1 if micro is None else _number(path, micro[1]),
+        -1 if rank is None else _number(path, rank[1]),
     )
     return NumberedName(position, counts, rest)
 
@@ -249,28 +179,12 @@ def _first(pattern: re.Pattern[str], names: Iterable[str]) -> re.Match[str] | No
     return next((found for name in names if (found := pattern.fullmatch(name))), None)
 
 
-def position_of(path: Path, pattern: re.Pattern[str] | None = None) -> Position:
+def position_of(path: Path) -> Position:
     """Returns the position that a name gives. Raises InputError without one."""
-    found = numbered_name(path, pattern)
+    found = numbered_name(path)
     if found is None:
-        raise InputError(
-            f"{path}: no step number in the name, expected one, or --step or --step-pattern"
-        )
+        raise InputError(f"{path}: no step number in the name, expected one, or --step")
     return found.position
-
-
-def _position_by(path: Path, pattern: re.Pattern[str]) -> Position:
-    found = pattern.search(path.as_posix())
-    if found is None:
-        raise InputError(f"{path}: the step pattern does not match this path")
-    numbers = {
-        key: None if text is None else _number(path, text)
-        for key, text in found.groupdict().items()
-        if key in ("step", "micro", "rank")
-    }
-    if numbers["step"] is None:
-        raise InputError(f"{path}: the step pattern finds no step")
-    return Position(numbers["step"], numbers.get("micro"), numbers.get("rank"))
 
 
 def _number(path: Path, digits: str) -> int:
@@ -279,58 +193,35 @@ def _number(path: Path, digits: str) -> int:
     return int(digits)
 
 
-def by_position(files: Iterable[tuple[Position, Path]]) -> list[tuple[Position, Path]]:
-    """Returns files in the order of their positions; two at one position are an InputError."""
-    ordered = sorted(files, key=lambda item: item[0].sort_key())
-    for (before, other), (position, path) in pairwise(ordered):
+def in_order(places: Iterable[tuple[Position, _Place]]) -> list[tuple[Position, _Place]]:
+    """Returns places in the order of their positions; two at one position are an InputError."""
+    ordered = sorted(places, key=lambda item: item[0])
+    for (before, other), (position, place) in pairwise(ordered):
         if before == position:
-            raise InputError(f"{path}: is {position}, as is {other}, expected one file of each")
+            raise InputError(f"{place}: is {position}, as is {other}, expected one of each")
     return ordered
 
 
-class Layout:
-    """How the files of a trace belong together: which ranks and micro-steps each step has.
-
-    A single rank is imported as if there were no ranks. Raises InputError if ranks or micro-steps
-    are missing somewhere.
-    """
-
-    def __init__(self, place: object, positions: Iterable[Position]) -> None:
-        positions = list(positions)
-        ranks = {position.rank for position in positions}
-        if None in ranks and len(ranks) > 1:
-            raise InputError(f"{place}: files with and without ranks, expected one kind")
-        self._ranks = len(ranks)
-        self._micro_steps: Counter[int] = Counter()
-        for step, micro in {(position.step, position.micro) for position in positions}:
-            self._micro_steps[step] += micro is not None
-        of_part = Counter((position.step, position.micro) for position in positions)
-        for (step, micro), count in of_part.items():
-            if count != self._ranks:
-                part = Position(step, micro)
-                raise InputError(f"{place}: {part} has {count} ranks, others have {self._ranks}")
-            if micro is None and self._micro_steps[step]:
-                raise InputError(f"{place}: step {step} has files with and without micro-steps")
-
-    def placed(self, gradients: Gradients) -> Gradients:
-        """Returns gradients with the metadata that say how many ranks and micro-steps there are."""
-        position = gradients.position
-        metadata = dict(gradients.metadata)
-        if self._ranks == 1:
-            position = replace(position, rank=None)
-        else:
-            metadata["ranks"] = str(self._ranks)
-        if position.micro is not None:
-            metadata["micro_steps"] = str(self._micro_steps[position.step])
-        return replace(gradients, position=position, metadata=metadata)
+def _ranks_and_micro_steps(
+    place: object, positions: Sequence[Position]
+) -> tuple[int, Counter[int]]:
+    """Returns the number of ranks, and of micro-steps by step; InputError if some are missing."""
+    ranks = {position.rank for position in positions}
+    if -1 in ranks and len(ranks) > 1:
+        raise InputError(f"{place}: files with and without ranks, expected one kind")
+    of_part = Counter(Position(position.step, position.micro) for position in positions)
+    micro_steps = Counter(part.step for part in of_part if part.micro >= 0)
+    for part, count in of_part.items():
+        if count != len(ranks):
+            raise InputError(f"{place}: {part} has {count} ranks, others have {len(ranks)}")
+        if part.micro < 0 and micro_steps[part.step]:
+            raise InputError(f"{place}: step {part.step} has files with and without micro-steps")
+    return len(ranks), micro_steps
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import has written: `steps` from `first_step` to `last_step` of `tensors` tensors.
-
-    `tensors` counts different names; `notes` are remarks, one line each.
-    """
+    """What an import has written: numbers of steps and of names of tensors, and remarks."""
 
     path: Path
     steps: int
@@ -344,83 +235,121 @@ class Imported:
         return f"{self.path}: {steps} ({self.first_step} to {self.last_step}), {tensors}"
 
 
-def write_all(
-    kind: str, output: PathText, items: Iterable[Gradients], notes: Notes, *, force: bool
-) -> Imported:
-    """Writes gradients, which come in ascending order, as `output`.
+# A file of a trace: where it belongs, its contiguous tensors, and its metadata.
+Part = tuple[Position, Mapping[str, Any], Mapping[str, str]]
 
-    A name that ends in .dlprof is a profile, any other the directory of a trace; a profile is made
-    of a trace that is next to it meanwhile. Raises InputError if there are no gradients, and for
-    an output that exists, unless `force` allows to replace a file, or a directory that holds only
-    a trace.
+
+class Import:
+    """An import on its way: which tensors are taken, and the remarks and the output to come.
+
+    `act_grad` are names of activation gradients; both it and `tensors` are one glob or several.
     """
-    path = Path(output)
-    is_profile = path.suffix == PROFILE_SUFFIX
-    _check_free(path, is_profile=is_profile, force=force)
-    if not is_profile:
-        with replacing_directory(path) as trace:
-            written = _write_trace(kind, trace, items)
-    else:
-        with (
-            replacing(path) as temporary,
-            TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder,
+
+    def __init__(
+        self,
+        output: PathText,
+        tensors: str | Iterable[str],
+        act_grad: str | Iterable[str] = (),
+        *,
+        grad_scale: float | None,
+        force: bool,
+    ) -> None:
+        self._output = Path(output)
+        self._tensors = (tensors,) if isinstance(tensors, str) else tuple(tensors)
+        self._act_grad = (act_grad,) if isinstance(act_grad, str) else tuple(act_grad)
+        scale = {} if grad_scale is None else {"grad_scale": checked_grad_scale(grad_scale)}
+        self._metadata: dict[str, str] = scale
+        self._force = force
+        self._notes: dict[str, None] = {}
+        self.roles: dict[str, str] = {}  # that a dump tells
+
+    def note(self, remark: str) -> None:
+        """Makes a remark for the user, which is shown once."""
+        self._notes[remark] = None
+
+    def takes(self, name: str) -> bool:
+        """Whether the tensor is imported."""
+        return any(fnmatchcase(name, pattern) for pattern in self._tensors)
+
+    def role(self, name: str) -> str:
+        """The role of the tensor."""
+        if any(fnmatchcase(name, pattern) for pattern in self._act_grad):
+            return "act_grad"
+        return self.roles.get(name) or _core.role_of(name)
+
+    def write(
+        self, kind: str, place: object, positions: Iterable[Position], parts: Iterable[Part]
+    ) -> Imported:
+        """Writes the parts, which come in the ascending order of their positions, as the output.
+
+        A name that ends in .dlprof is a profile, any other the directory of a trace; a profile is
+        made of a trace that is next to it meanwhile. Raises InputError.
+        """
+        path = self._output
+        is_profile = path.suffix == ".dlprof"
+        extent = _ranks_and_micro_steps(place, list(positions))
+        self._check_free(is_profile=is_profile)
+        if not is_profile:
+            with replacing_directory(path) as trace:
+                steps, names = self._write_trace(trace, kind, extent, parts)
+        else:
+            with (
+                replacing(path) as temporary,
+                TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder,
+            ):
+                steps, names = self._write_trace(Path(folder), kind, extent, parts)
+                profile(folder, Path(folder) / path.name, quiet=True)
+                os.replace(Path(folder) / path.name, temporary)
+        return Imported(path, len(steps), steps[0], steps[-1], len(names), tuple(self._notes))
+
+    def _check_free(self, *, is_profile: bool) -> None:
+        path = self._output
+        if not os.path.lexists(path):
+            return
+        if not self._force:
+            raise InputError(f"{path}: exists already, expected a new name or --force")
+        if is_profile:
+            return
+        if path.is_symlink() or not (
+            path.is_dir()
+            and all(_TRACE_FILE.fullmatch(p.name) and p.is_file() for p in path.iterdir())
         ):
-            written = _write_trace(kind, Path(folder), items)
-            profile(folder, Path(folder) / path.name, quiet=True)
-            os.replace(Path(folder) / path.name, temporary)
-    steps, names = written
-    return Imported(path, len(steps), steps[0], steps[-1], len(names), notes.lines())
+            raise InputError(f"{path}: is no trace or holds more than a trace, so it stays")
 
-
-def _check_free(path: Path, *, is_profile: bool, force: bool) -> None:
-    if is_profile and path.is_dir():
-        raise InputError(f"{path}: is a directory, expected the name of a file")
-    if not os.path.lexists(path):
-        return
-    if not force:
-        raise InputError(f"{path}: exists already, expected a new name or --force")
-    if is_profile:
-        return
-    if path.is_symlink() or not path.is_dir():
-        raise InputError(f"{path}: is not a directory, so it is not replaced by a trace")
-    others = [p.name for p in path.iterdir() if p.is_dir() or not _TRACE_FILE.fullmatch(p.name)]
-    if others:
-        raise InputError(f"{path}: holds more than a trace ({others[0]}), so it is not replaced")
-
-
-def _write_trace(
-    kind: str, directory: Path, items: Iterable[Gradients]
-) -> tuple[list[int], set[str]]:
-    """Returns the numbers of the steps, and the names of the tensors."""
-    steps: dict[int, None] = {}
-    names: set[str] = set()
-    roles: dict[str, str] = {}
-    writer = TraceWriter(directory, {"imported_from": kind}, exist_ok=True)
-    for gradients in items:
-        position = gradients.position
-        if not gradients.tensors:
-            raise InputError(
-                f"{position}: no tensor is left, expected gradients; choose others "
-                "with --tensors or --key"
-            )
-        try:
-            writer.write(
-                position.step,
-                dict(sorted(gradients.tensors.items())),  # the order of computing is not known
-                gradients.metadata,
-                micro=position.micro,
-                rank=position.rank,
-            )
-        except UsageError as error:  # a name that no trace can hold
-            raise InputError(f"{position}: {error}") from error
-        steps[position.step] = None
-        names |= gradients.tensors.keys()
-        roles |= {n: role for n, role in gradients.roles.items() if role != _core.role_of(n)}
-    if not steps:
-        raise InputError("input: nothing to import, expected at least one step")
-    writer.close()
-    if roles:
-        path = directory / "trace.json"
-        data = json.loads(path.read_text(encoding="utf-8")) | {"roles": roles}
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    return list(steps), names
+    def _write_trace(
+        self, folder: Path, kind: str, extent: tuple[int, Counter[int]], parts: Iterable[Part]
+    ) -> tuple[list[int], set[str]]:
+        """Returns the numbers of the steps, and the names of the tensors."""
+        ranks, micro_steps = extent
+        steps: dict[int, None] = {}
+        names: set[str] = set()
+        writer = TraceWriter(folder, {"imported_from": kind}, exist_ok=True)
+        for position, tensors, metadata in parts:
+            if not tensors:
+                raise InputError(
+                    f"{position}: no tensor to import, expected floating-point tensors"
+                )
+            texts = {**metadata, **self._metadata}
+            if ranks > 1:  # a single rank is imported as if there were no ranks
+                texts["ranks"] = str(ranks)
+            if position.micro >= 0:
+                texts["micro_steps"] = str(micro_steps[position.step])
+            try:
+                writer.write(
+                    position.step,
+                    dict(sorted(tensors.items())),  # the order of computing is not known
+                    texts,
+                    micro=position.micro if position.micro >= 0 else None,
+                    rank=position.rank if ranks > 1 else None,
+                )
+            except UsageError as error:  # a name that no trace can hold
+                raise InputError(f"{position}: {error}") from error
+            steps[position.step] = None
+            names |= tensors.keys()
+        writer.close()
+        roles = {name: self.role(name) for name in sorted(names)}
+        if roles := {name: role for name, role in roles.items() if role != _core.role_of(name)}:
+            path = folder / "trace.json"
+            data = json.loads(path.read_text(encoding="utf-8")) | {"roles": roles}
+            path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        return list(steps), names
