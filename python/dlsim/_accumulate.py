@@ -71,7 +71,7 @@ def _groups(trace: Any) -> Iterator[tuple[str, int, list[Any]]]:
     """What is reduced together: what the ranks are, the step, and their gradients by name."""
     from .traces import open_trace
 
-    opened, steps = open_trace(trace), []
+    opened, steps = open_trace(trace), list[Any]()
     for i, step in enumerate(opened):
         files, parts = opened.files(i), step.recordings
         if len(files) > len(parts):
@@ -143,9 +143,9 @@ def accumulate(trace: Any, *, world_size: int = 64, scale: float | None = None) 
         raise UsageError(f"scale: expected a positive number, got {scale}")
     runs, based = list[dict[str, Any]](), ""
     for name, algorithm, division in product(_FORMATS, _SUMS, ("before", "after")):
-        run = {"name": f"{name} {algorithm} {division}", "format": name, "algorithm": algorithm}
-        run |= {"division": division, "scale": scale or _FORMATS[name][0], "error": [], "lost": []}
-        runs.append(run | {"overflows": False, "peak": 2.0**-149})
+        run: dict[str, Any] = {"name": f"{name} {algorithm} {division}", "format": name}
+        run |= {"algorithm": algorithm, "division": division, "scale": scale or _FORMATS[name][0]}
+        runs.append(run | {"error": [], "lost": [], "overflows": False, "peak": 2.0**-149})
     for source, step, ranks in _groups(trace):
         if samples := list(_samples(step, ranks, world_size)):
             _measure(samples, runs)
@@ -163,12 +163,14 @@ def accumulate(trace: Any, *, world_size: int = 64, scale: float | None = None) 
     data = {"schema": "dlsim.accumulate/3", "world_size": world_size, "based_on": based}
     known = {one["name"]: one["error"] for one in runs}
     errors = {name: "-" if one is None else f"{one:.1e}" for name, one in known.items()}
-    data |= {"lines": list(_lines(runs, errors, world_size, based)), "runs": runs}
+    lines = list(_lines(runs, errors, world_size, based))
+    data |= {"lines": lines, "runs": runs}
     rows = [["reduction", "error", "lost", "overflows", "safe scale"]]
     for run in runs:
         row = [run["name"], errors[run["name"]], percent_text(run["lost"])]
         rows.append([*row, "yes" if run["overflows"] else "no", scale_text(run["safe_scale"])])
-    return Result((), data, (), "".join(map(wrapped, data["lines"])) + "\n" + table_text(rows))
+    text = "".join(map(wrapped, lines)) + "\n" + table_text(rows)
+    return Result((), data, (), text)
 
 
 def _lines(runs: Any, errors: Any, ranks: int, based: str) -> Iterator[str]:
@@ -188,7 +190,8 @@ def main(arguments: Sequence[str]) -> int:
     from ._command_parser import CommandParser, print_result
 
     about = "Measure the error of summing gradients over ranks in bf16, fp16 and float32."
-    parser = CommandParser(prog="dlsim accumulate", description=about)
+    examples = "Examples:\n  dlsim accumulate run\n  dlsim accumulate run --world-size 512 --json -"
+    parser = CommandParser(prog="dlsim accumulate", description=about, epilog=examples)
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="A trace: a folder, or files of safetensors")
     add("--world-size", type=int, metavar="N", help="Number of ranks, 2 to 512 (default 64)")

@@ -41,7 +41,9 @@ def _parser() -> CommandParser:
     parser.add_argument("results", nargs="+", metavar="RESULT", help=results)
     parser.add_argument("-o", "--output", metavar="FILE", help=page)
     for name, (value, words) in _OPTIONS.items():
-        several: dict[str, Any] = {"action": "append", "default": []} if "repeatable" in words else {}
+        several: dict[str, Any] = (
+            {"action": "append", "default": []} if "repeatable" in words else {}
+        )
         parser.add_argument(name, metavar=value, help=words, **several)
     parser.add_argument("--no-trace", action="store_true", help="Use only what the results hold")
     parser.add_argument("--quiet", action="store_true", help="No summary; errors only")
