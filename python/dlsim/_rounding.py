@@ -52,7 +52,8 @@ class Rounding:
         values, how = tensor.detach(), self._how
         if not _has_kernels(values.device):
             if not how and not self._count and self.format.name in ("fp16", "bf16", "cb16"):
-                return rounded_by_torch(values.float(), self.format.name).to(tensor.dtype)
+                near: Tensor = rounded_by_torch(values.float(), self.format.name).to(tensor.dtype)
+                return near
             values = values.cpu()
         with self._lock:
             if how.get("rounding") == "sr":
@@ -90,7 +91,8 @@ def _has_kernels(device: torch.device) -> bool:
 def rounded_by_torch(values: Tensor, format: str) -> Tensor:
     """Returns what the codec does of float32 in fp16, bf16 or cb16, but for the payload of NaN."""
     if format != "cb16":
-        return values.to(torch.float16 if format == "fp16" else torch.bfloat16).float()
+        kept: Tensor = values.to(torch.float16 if format == "fp16" else torch.bfloat16).float()
+        return kept
     bits = values.view(torch.int32)
     # To nearest even: a carry out of the mantissa goes into the exponent. NaN may leave its range.
     odd = (bits >> _CB16_DROPPED) & 1

@@ -329,7 +329,7 @@ class _Replay:
         before, owed, twin = self.weights.clone(), self._rest.clone(), copy(self)
         twin._weights = before.clone()
         twin._states = {
-            name: {k: v.float().clone() if torch.is_tensor(v) else v for k, v in states.items()}
+            name: {k: v.float().clone() if hasattr(v, "float") else v for k, v in states.items()}
             for name, states in self._states.items()
         }
         twin._optimize(update, tensors)
