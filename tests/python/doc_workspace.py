@@ -43,7 +43,8 @@ def make_workspace(folder: Path) -> None:
     (folder / "overflows.txt").write_text("0\n1\n2000\n")
     np.save(folder / "g.npy", np.linspace(-1, 1, 1000, dtype=np.float32))
     _bf16_twin(_DATA / "traces/lm-trouble-cut", folder / "runs")
-    _probe(folder / "runs/probe")
+    if records_probes():
+        _probe(folder / "runs/probe")
     subprocess.run(
         ["dlsim", "profile", digits, "-o", "a.dlprof", "--quiet"], check=True, cwd=folder
     )
@@ -61,6 +62,11 @@ def _bf16_twin(trace: Path, runs: Path) -> None:
         if int(file.stem.split("-")[1]) >= 168:
             tensors = {name: t.bfloat16().float() for name, t in load_file(file).items()}
             save_file(tensors, file)
+
+
+def records_probes() -> bool:
+    """Returns whether this PyTorch is new enough for dlsim.ProbeRecorder."""
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)
 
 
 def _probe(path: Path) -> None:

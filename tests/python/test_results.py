@@ -42,7 +42,7 @@ def tables_of_all(tmp_path: Path) -> dict[str, dict[str, results.Table]]:
         dlsim.scaler("torch", 9, overflow_at=[1, 2], resume_at=4),
         dlsim.info(TRACE),
         dlsim.info(profile),
-        dlsim.accumulate(TRACE, formats="fp16", world_size=8),
+        dlsim.accumulate(TRACE, world_size=8),
         dlsim.formats(),
     ]
     return {f"{i} {r.schema}": results.tables(r.data) for i, r in enumerate(found)}
