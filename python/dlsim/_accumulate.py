@@ -187,7 +187,7 @@ def _lines(runs: Any, errors: Any, ranks: int, based: str) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `dlsim accumulate ARGUMENTS...` and returns the exit code; raises dlsim.Error."""
-    from ._command_parser import CommandParser, print_result
+    from ._command_parser import CommandParser, run_for_result
 
     about = "Measure the error of summing gradients over ranks in bf16, fp16 and float32."
     examples = "Examples:\n  dlsim accumulate run\n  dlsim accumulate run --world-size 512 --json -"
@@ -196,8 +196,4 @@ def main(arguments: Sequence[str]) -> int:
     add("trace", nargs="+", metavar="TRACE", help="A trace: a folder, or files of safetensors")
     add("--world-size", type=int, metavar="N", help="Number of ranks, 2 to 512 (default 64)")
     add("--scale", type=float, metavar="S", help="Loss scale (default: 2^16 in fp16, else 1)")
-    add("--json", metavar="FILE", help="Write the full result as JSON; - is standard output")
-    options = {k: v for k, v in vars(parser.parse_args(arguments)).items() if v is not None}
-    path = options.pop("json", None)
-    print_result(accumulate(**options), path)
-    return 0
+    return run_for_result(parser, arguments, accumulate)

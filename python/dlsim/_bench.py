@@ -181,7 +181,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def compare(old: Times, new: Times) -> list[Change]:
     """Compares the benchmarks that both have, the slowest change first.
 
-    Raises InputError if there are none, or too few repetitions for any verdict.
+    Raises InputError if they share none, or if the repetitions are too few to tell.
     """
     names = [name for name in old if name in new]
     if not names:
@@ -302,9 +302,6 @@ def _compare(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `dlsim bench ARGUMENTS...` and returns the exit code; raises dlsim.Error."""
-    try:
-        options = _parser().parse_args(arguments)
-    except SystemExit as ended:  # --help
-        return int(ended.code or 0)
+    options = _parser().parse_args(arguments)
     code: int = options.handler(options)
     return code

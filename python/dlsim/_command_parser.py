@@ -11,6 +11,8 @@ from ._errors import UsageError
 
 TYPE_CHECKING = False  # as in __init__.py
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from .results import Result
 
 
@@ -45,13 +47,25 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
-def print_result(result: Result, json_path: str | None) -> None:
-    """Writes a result: its JSON if a path is given, "-" for standard output, and its report."""
-    if json_path == "-":
+def run_for_result(
+    parser: CommandParser, arguments: Sequence[str], function: Callable[..., Result]
+) -> int:
+    """Calls a function with the options that are given, and writes its result.
+
+    Adds --json FILE, which writes the result as JSON, "-" to standard output instead of the report.
+    Returns the exit code.
+    """
+    words = "Write the full result as JSON; - is standard output"
+    parser.add_argument("--json", metavar="FILE", help=words)
+    options = {k: v for k, v in vars(parser.parse_args(arguments)).items() if v is not None}
+    path = options.pop("json", None)
+    result = function(**options)
+    if path == "-":
         import json
 
         print(json.dumps(result.data, separators=(",", ":"), ensure_ascii=False))
-        return
-    if json_path is not None:
-        result.save(json_path)
+        return 0
+    if path is not None:
+        result.save(path)
     sys.stdout.write(result.report)
+    return 0

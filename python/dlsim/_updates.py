@@ -578,7 +578,7 @@ def _cell(run: Mapping[str, Any], key: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `dlsim updates ARGUMENTS...` and returns the exit code; raises dlsim.Error."""
-    from ._command_parser import CommandParser, print_result
+    from ._command_parser import CommandParser, run_for_result
 
     about = "Replay recorded optimizer updates with weights and states in 16 bits."
     examples = """Examples:
@@ -593,8 +593,4 @@ def main(arguments: Sequence[str]) -> int:
     add("--states", metavar="F", help="Format of the optimizer's states (default: as the weights)")
     add("--rounding", metavar="MODE", help="Of weights: rne (default), sr (stochastic) or kahan")
     add("--seed", type=int, metavar="N", help="Seed of stochastic rounding (default 0)")
-    add("--json", metavar="FILE", help="Write the full result as JSON; - is standard output")
-    options = {k: v for k, v in vars(parser.parse_args(arguments)).items() if v is not None}
-    json_path = options.pop("json", None)
-    print_result(updates(**options), json_path)
-    return 0
+    return run_for_result(parser, arguments, updates)

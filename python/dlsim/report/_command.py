@@ -62,10 +62,7 @@ def _page_of(result: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `dlsim report ARGUMENTS...` and returns the exit code; raises dlsim.Error."""
-    try:
-        options = _parser().parse_args(arguments)
-    except SystemExit as ended:  # --help
-        return int(ended.code or 0)
+    options = _parser().parse_args(arguments)
     if options.trace is not None and options.no_trace:
         raise UsageError("--no-trace: taken by --trace, expected one of them")
     from . import write_report
