@@ -44,7 +44,7 @@ function(dlsim_unite target)
   endforeach()
 endfunction()
 
-# Optimizes the target's files less than kernels in a release, which compiles in a third of the time less:
+# Optimizes the target's files less than kernels in a release, which saves a third of the compile time:
 # "much" for what runs for every tensor or step, "little" for what runs once.
 function(dlsim_optimize target how)
   if(how STREQUAL "little")

@@ -49,7 +49,7 @@ _Place = TypeVar("_Place")
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """Step, micro-step and rank; -1 where there is none. The order is that of a trace."""
+    """Step, micro-step and rank (-1: not recorded), ordered as in a trace."""
 
     step: int
     micro: int = -1

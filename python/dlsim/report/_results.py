@@ -46,7 +46,7 @@ def sentence(value: object) -> str:
 
 
 def number(value: object) -> float | None:
-    """Returns a number of a result, where infinities and NaN are text; None if it is none."""
+    """Returns a number of a result, in which infinities and NaN are text; else None."""
     if isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -59,7 +59,7 @@ def share(value: object) -> str:
 
 
 def log2(value: object) -> float | None:
-    """Returns the binary logarithm to 4 decimals; None where there is none that is finite."""
+    """Returns the binary logarithm to 4 decimals, or None if that is not finite."""
     found = number(value)
     return round(math.log2(found), 4) if found is not None and 0 < found < math.inf else None
 
@@ -74,7 +74,7 @@ class Shown:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of replay, tune or sweep; None where there is none."""
+        """The verdict of replay, tune or sweep; None for other results."""
         return verdict_of(self.data, self.name)
 
     @property
