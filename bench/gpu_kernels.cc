@@ -3,7 +3,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,11 +15,9 @@
 #include "dlsim/convert.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
-#include "dlsim/gpu/measure.h"
-#include "dlsim/ladder.h"
-#include "dlsim/measure.h"
 #include "gpu/base/device_buffer.h"
-#include "gpu/count/count_kernels.h"
+#include "gpu/base/piece.h"
+#include "gpu/tabulate/tabulate.h"
 #include "src/device/compute_device.h"
 
 namespace dlsim::bench {
@@ -138,38 +135,14 @@ Call PrepareDecode(const Format& format, GpuArrays& arrays, DataSet data) {
       [=](gpu::Stream stream) { gpu::Decode(format, codes.data(), values, codes.size(), stream); };
 }
 
-Call PrepareMeasure(const std::vector<Measurement>& questions, GpuArrays& arrays, DataSet data) {
+Call PrepareTabulate(GpuArrays& arrays, DataSet data) {
   const gpu::DeviceTensor tensor = TensorOf(arrays, data);
   const auto list = std::make_shared<gpu::TensorList>(std::span(&tensor, 1));
-  const auto measurer = std::make_shared<gpu::Measurer>(*list, questions.size());
-  return [=](gpu::Stream stream) {
-    static_cast<void>(list);  // the measurer refers to it
-    measurer->Measure(questions, stream);
+  const auto table = std::make_shared<gpu::DeviceBuffer<TableSums>>(1);
+  gpu::CheckCuda(cudaMemset(table->data(), 0, table->size_bytes()), "cudaMemset");
+  return [=](gpu::Stream stream) {  // adds to what the table holds
+    gpu::LaunchTabulate(list->pieces(), list->piece_count(), 1.0f, table->data(), stream);
   };
-}
-
-Call PrepareCount(GpuArrays& arrays, DataSet data) {
-  const gpu::DeviceTensor tensor = TensorOf(arrays, data);
-  const auto list = std::make_shared<gpu::TensorList>(std::span(&tensor, 1));
-  const auto edges = std::make_shared<gpu::CountEdges>(EdgesOf(DefaultLadder()));
-  const auto tables =
-      std::make_shared<gpu::CountMemory>(list->tensor_count(), 2 * edges->view().bin_count);
-  return [=](gpu::Stream stream) {  // adds to what the tables hold
-    gpu::LaunchCount(list->pieces(), nullptr, list->piece_count(), edges->view(), tables->view(),
-                     stream);
-  };
-}
-
-// Every default format at 8 scales: 2^0, 2^4, .. 2^28.
-std::vector<Measurement> ManyQuestions() {
-  std::vector<Measurement> questions;
-  for (const std::string_view format : kDefaultFormats) {
-    for (int i = 0; i < 8; ++i) {
-      questions.push_back(
-          {.conversion = {ParseFormat(format).format}, .scale = std::ldexp(1.0f, i * 4)});
-    }
-  }
-  return questions;
 }
 
 // Registers benchmarks that share arrays. `kernel` is "Kernel/format/mode".
@@ -199,9 +172,6 @@ void AddFormat(const std::string& name, const Registry& registry) {
     const std::string mode(mode_name);
     registry.Add("Encode/" + name + "/" + mode, 6,
                  [=](auto& arrays, auto data) { return PrepareEncode(conversion, arrays, data); });
-    registry.Add("Measure/" + name + "/" + mode, 4, [=](auto& arrays, auto data) {
-      return PrepareMeasure({{.conversion = conversion}}, arrays, data);
-    });
   }
   registry.Add("Decode/" + name + "/-", 6,
                [=](auto& arrays, auto data) { return PrepareDecode(format, arrays, data); });
@@ -217,10 +187,7 @@ void RegisterGpuKernels(int device, size_t elements) {
   const Registry registry(device, elements);
   registry.Add("Copy/-/-", 8, PrepareCopy);
   for (const std::string_view format : kDefaultFormats) AddFormat(std::string(format), registry);
-  registry.Add("Measure/3x8/rne", 4, [](auto& arrays, auto data) {
-    return PrepareMeasure(ManyQuestions(), arrays, data);
-  });
-  registry.Add("Histogram/ladder/-", 4, PrepareCount);
+  registry.Add("Tabulate/-/-", 4, PrepareTabulate);
 }
 
 }  // namespace dlsim::bench

@@ -6,18 +6,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <string_view>
-#include <utility>
 
 #include "dlsim/convert.h"
-#include "dlsim/histogram.h"
-#include "dlsim/ladder.h"
+#include "dlsim/format.h"
 #include "dlsim/measure.h"
 #include "dlsim/scaled_codec.h"
 #include "dlsim/scaled_format.h"
-#include "src/histogram/histogram_sums.h"
+#include "dlsim/table.h"
 
 namespace dlsim::bench {
 namespace {
@@ -86,27 +83,24 @@ void AddScaledFormat(const ScaledFormat& format, BlockAxis axis, std::vector<Ker
        }});
 }
 
-// Counts between edges, a tensor at a time, as profiling does.
-void AddHistogram(std::string_view name, HistogramEdges edges, std::vector<Kernel>& kernels) {
-  const auto shared = std::make_shared<const HistogramEdges>(std::move(edges));
-  kernels.push_back({NameOf("Histogram", name, "-"), 4, [=](Arrays& arrays, DataSet data) -> Call {
-                       return [=, values = arrays.Values(data)] {
-                         HistogramCounter counter(*shared);
-                         counter.Add(values);
-                         benchmark::DoNotOptimize(TakeSums(counter));
+// A tensor at a time, as profiling does, and a question to its table, which hardly depends on its
+// size: the bytes of both are the tensor's.
+void AddTable(std::vector<Kernel>& kernels) {
+  kernels.push_back({NameOf("Tabulate", "-", "-"), 4, [](Arrays& arrays, DataSet data) -> Call {
+                       return [values = arrays.Values(data),
+                               tabulator = std::make_shared<Tabulator>()] {
+                         tabulator->Add(values);
+                         benchmark::DoNotOptimize(tabulator->Take());
                        };
                      }});
-}
-
-// As many edges as the thresholds of a sweep over scales that are no powers of two: in 100 binades,
-// without a pattern that repeats.
-HistogramEdges IrregularEdges() {
-  std::mt19937 generator(1000);
-  std::vector<uint32_t> edges(1000);
-  for (uint32_t& edge : edges) {
-    edge = (50u << 23) + static_cast<uint32_t>(generator() % (100u << 23));
+  for (const std::string_view name : kDefaultFormats) {
+    const Conversion conversion = {.format = ParseFormat(name).format};
+    kernels.push_back({NameOf("Ask", name, "rne"), 4, [=](Arrays& arrays, DataSet data) -> Call {
+                         return [=, table = Tabulate(arrays.Values(data))] {
+                           benchmark::DoNotOptimize(Ask(table, conversion, 1024.0f));
+                         };
+                       }});
   }
-  return HistogramEdges(edges);
 }
 
 }  // namespace
@@ -119,8 +113,7 @@ std::vector<Kernel> DlsimKernels() {
     AddScaledFormat(format, BlockAxis::kRow, kernels);
     if (format.sharing != Sharing::kTensor) AddScaledFormat(format, BlockAxis::kColumn, kernels);
   }
-  AddHistogram("ladder", EdgesOf(DefaultLadder()), kernels);
-  AddHistogram("irregular", IrregularEdges(), kernels);
+  AddTable(kernels);
   return kernels;
 }
 

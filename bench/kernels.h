@@ -18,8 +18,8 @@ struct Kernel {
   std::function<std::function<void()>(Arrays& arrays, DataSet data)> bind;
 };
 
-// Encoding, decoding, measuring and histograms for the formats that have kernels of their own, and
-// scaled formats.
+// Encoding, decoding, measuring and asking tables for the formats that have kernels of their own,
+// scaled formats, and tabulating.
 std::vector<Kernel> DlsimKernels();
 
 // Loops that move the bytes of a conversion and compute nothing: what limits a kernel.

@@ -61,7 +61,6 @@ if(DLSIM_FETCH_DEPENDENCIES)
 endif()
 # Debian's libzip-config.cmake demands command-line tools that libzip-dev does not install.
 dlsim_find_module(libzip 1.7)
-dlsim_find_module(libzstd 1.5)
 dlsim_find_module(libxxhash 0.8)
 
 if(dlsim_missing)

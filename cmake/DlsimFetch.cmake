@@ -136,20 +136,6 @@ macro(dlsim_fetch_libzip)
   add_library(PkgConfig::libzip ALIAS zip)
 endmacro()
 
-macro(dlsim_fetch_libzstd)
-  dlsim_fetch(
-    libzstd
-    VERSION 1.5.6
-    LICENSE BSD-3-Clause
-    SHA256 30f35f71c1203369dc979ecde0400ffea93c27391bfd2ac5a9715d2173d92ff7
-    URL https://github.com/facebook/zstd/archive/refs/tags/v1.5.6.tar.gz
-    FOLDER build/cmake
-    SET ZSTD_BUILD_PROGRAMS=OFF ZSTD_BUILD_SHARED=OFF ZSTD_BUILD_TESTS=OFF ZSTD_LEGACY_SUPPORT=OFF)
-  target_include_directories(
-    libzstd_static SYSTEM INTERFACE $<BUILD_INTERFACE:${libzstd_SOURCE_DIR}/lib>)
-  add_library(PkgConfig::libzstd ALIAS libzstd_static)
-endmacro()
-
 macro(dlsim_fetch_libxxhash)
   dlsim_fetch(
     libxxhash

@@ -62,25 +62,6 @@ DeviceBuffer<Piece> ToDevice(std::span<const Piece> pieces, int device) {
 
 }  // namespace
 
-Piece PieceOf(const DeviceTensor& tensor) {
-  Piece piece;
-  piece.values = static_cast<const std::byte*>(tensor.values);
-  piece.codes = tensor.codes;
-  piece.random_stream = tensor.random_stream;
-  piece.inverse_grad_scale = tensor.grad_scale == 1.0f ? 1.0f : 1.0f / tensor.grad_scale;
-  piece.dtype = tensor.dtype;
-  return piece;
-}
-
-void AppendPieces(const Piece& whole, uint64_t elements, std::vector<Piece>& pieces) {
-  for (uint64_t begin = 0; begin < elements; begin += kBlockElements) {
-    Piece& piece = pieces.emplace_back(whole);
-    piece.values += begin * DTypeSize(whole.dtype);
-    piece.first_index = begin;
-    piece.count = static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, elements - begin));
-  }
-}
-
 struct TensorList::State {
   int device = 0;
   size_t tensor_count = 0;

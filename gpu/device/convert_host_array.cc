@@ -2,10 +2,11 @@
 #include "gpu/device/convert_host_array.h"
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
 #include "dlsim/gpu/convert.h"
-#include "src/device/staged_blocks.h"
+#include "src/base/parallel.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -21,13 +22,27 @@ void ForEachPiece(size_t elements, const Convert& convert) {
   }
 }
 
+void CopyBytes(std::span<const std::byte> from, std::byte* to) {
+  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
+    std::memcpy(to + begin, from.data() + begin, count);
+  });
+}
+
+// Copies codes that may become wider or narrower.
+template <class From, class To>
+void CopyCodes(std::span<const From> from, To* to) {
+  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
+    for (size_t i = begin; i < begin + count; ++i) to[i] = static_cast<To>(from[i]);
+  });
+}
+
 // Copy between the host's codes and those of the device, which may be narrower.
 template <class Code>
 void CopyCodes(const std::byte* from, size_t code_bytes, std::span<Code> to) {
   if (code_bytes == sizeof(Code)) {
     CopyBytes({from, to.size_bytes()}, reinterpret_cast<std::byte*>(to.data()));
   } else if constexpr (std::is_same_v<Code, uint32_t>) {
-    WidenCodes({reinterpret_cast<const uint16_t*>(from), to.size()}, to.data());
+    CopyCodes(std::span(reinterpret_cast<const uint16_t*>(from), to.size()), to.data());
   }
 }
 template <class Code>
@@ -35,7 +50,7 @@ void CopyCodes(std::span<const Code> from, size_t code_bytes, std::byte* to) {
   if (code_bytes == sizeof(Code)) {
     CopyBytes(std::as_bytes(from), to);
   } else if constexpr (std::is_same_v<Code, uint32_t>) {
-    NarrowCodes(from, reinterpret_cast<uint16_t*>(to));
+    CopyCodes(from, reinterpret_cast<uint16_t*>(to));
   }
 }
 

@@ -4,23 +4,21 @@
 #include <utility>
 
 #include "gpu/device/convert_host_array.h"
-#include "gpu/device/count_work.h"
-#include "gpu/device/measure_work.h"
+#include "gpu/device/tabulate_blocks.h"
 #include "src/base/check.h"
-#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 
 CudaDevice::CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
 
-std::unique_ptr<DeviceWork> CudaDevice::Measure(
-    const StepWork& work, std::function<void(size_t tensor, const BlockAnswer& answer)> on_answer) {
-  return std::make_unique<MeasureWork>(index_, slots_, work, std::move(on_answer));
+void CudaDevice::Tabulate(std::span<const DeviceBlock> blocks, float scale, const TakeSums& take) {
+  const CurrentDevice current(index_);
+  TabulateBlocks(slots_, blocks, scale, take);
 }
 
-std::unique_ptr<DeviceWork> CudaDevice::Count(const StepWork& work, const HistogramEdges& edges,
-                                              std::span<HistogramSums> sums) {
-  return std::make_unique<CountWork>(index_, slots_, counters_, work, edges, sums);
+void CudaDevice::Read(const std::byte* from, std::span<std::byte> to) {
+  const CurrentDevice current(index_);
+  CheckCuda(cudaMemcpy(to.data(), from, to.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
 }
 
 void CudaDevice::Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device that measures and counts the steps of a trace and converts arrays of the host.
+// A CUDA device that tabulates the steps of a trace and converts arrays of the host.
 #pragma once
 
-#include <memory>
 #include <string>
 
-#include "gpu/device/counter_store.h"
 #include "gpu/device/slot_ring.h"
 #include "src/device/compute_device.h"
-#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 
@@ -18,11 +15,8 @@ class CudaDevice final : public ComputeDevice {
   CudaDevice(int index, std::string name);  // on the current device
 
   std::string name() const override { return name_; }
-  std::unique_ptr<DeviceWork> Measure(
-      const StepWork& work,
-      std::function<void(size_t tensor, const BlockAnswer& answer)> on_answer) override;
-  std::unique_ptr<DeviceWork> Count(const StepWork& work, const HistogramEdges& edges,
-                                    std::span<HistogramSums> sums) override;
+  void Tabulate(std::span<const DeviceBlock> blocks, float scale, const TakeSums& take) override;
+  void Read(const std::byte* from, std::span<std::byte> to) override;
   void Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
               std::span<uint16_t> codes) override;
   void Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
@@ -36,7 +30,6 @@ class CudaDevice final : public ComputeDevice {
   int index_;
   std::string name_;
   SlotRing slots_;
-  CounterStore counters_;  // goes before the streams that they work in
 };
 
 }  // namespace dlsim::gpu

@@ -50,9 +50,6 @@ class SlotRing {
   // memory of each kind.
   Slot& Next(size_t input_bytes, size_t output_bytes);
 
-  // Its number, from 0 to kSlots - 1.
-  size_t IndexOf(const Slot& slot) const { return static_cast<size_t>(&slot - slots_.data()); }
-
   // Calls `collect` once the work of the slot is done, when its turn comes or at the end.
   void Submit(Slot& slot, std::function<void()> collect);
 

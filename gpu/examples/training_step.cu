@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures the gradients of every training step on the device, without a wait: two formats besides
-// the one that the run uses. The step here is a stand-in; docs/gpu.md walks through the rest.
+// Encodes the gradients of every training step on the device, without a wait, and tabulates them
+// now and then: a table tells what any format would do to them. The step here is a stand-in.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -9,7 +9,8 @@
 
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/measure.h"
+#include "dlsim/gpu/tabulate.h"
+#include "dlsim/table.h"
 
 namespace {
 
@@ -63,31 +64,29 @@ std::vector<dlsim::gpu::DeviceTensor> Describe(const Model& model) {
   return tensors;
 }
 
-void Print(int step, std::span<const dlsim::TensorStats> results, size_t tensors) {
-  for (size_t i = 0; i < results.size(); ++i) {
-    std::printf("step %d, question %zu, tensor %zu: %.2f %% underflow, %llu overflow\n", step,
-                i / tensors, i % tensors, 100 * results[i].underflow_fraction(),
-                static_cast<unsigned long long>(results[i].overflow));
+void Print(int step, std::span<const dlsim::TensorTable> tables) {
+  for (size_t t = 0; t < tables.size(); ++t) {
+    for (const dlsim::Format& format : {dlsim::kFp16, dlsim::kCb16}) {
+      const auto stats = dlsim::Ask(tables[t], {format}, kLossScale);
+      if (!stats) continue;
+      std::printf("step %d, tensor %zu: %.2f %% underflow, %llu overflow\n", step, t,
+                  100 * stats->underflow_fraction(),
+                  static_cast<unsigned long long>(stats->overflow));
+    }
   }
 }
 
 void Train(const Model& model) {
-  // Once: everything that allocates.
-  const dlsim::gpu::TensorList list(Describe(model));
-  const dlsim::Measurement questions[] = {{{dlsim::kFp16}, kLossScale, {}},
-                                          {{dlsim::kCb16}, kLossScale, {}}};
-  dlsim::gpu::Measurer measurer(list, std::size(questions));
+  const std::vector<dlsim::gpu::DeviceTensor> tensors = Describe(model);
+  const dlsim::gpu::TensorList list(tensors);  // once: it allocates
   const dlsim::ArrayConversion to_fp16 = {{dlsim::kFp16}, kLossScale, {}, 0};
 
   for (int step = 0; step < kSteps; ++step) {
     // Every step: launches only.
     Backward(step, model);
-    measurer.Measure(questions, model.stream);
     dlsim::gpu::Encode(to_fp16, list, model.stream);
-    // Results are needed now and then, and only that waits.
-    if (step % 5 != 4) continue;
-    Check(cudaStreamSynchronize(model.stream), "cudaStreamSynchronize");
-    Print(step, measurer.host_results(), list.tensor_count());
+    // Tables are needed now and then, and only that waits.
+    if (step % 5 == 4) Print(step, dlsim::gpu::Tabulate(tensors, model.stream));
   }
 }
 

@@ -10,9 +10,8 @@
 #include "dlsim/gpu/scaled.h"
 #include "gpu/base/launch.h"
 #include "gpu/base/pointers.h"
-#include "gpu/scaled/matrix_groups.cuh"
+#include "gpu/scaled/scaled_body.h"
 #include "src/scaled/element_kernels.h"
-#include "src/scaled/group_scale.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -20,113 +19,56 @@ namespace {
 constexpr std::string_view kEncodeScaledCall = "dlsim::gpu::EncodeScaled";
 constexpr std::string_view kDecodeScaledCall = "dlsim::gpu::DecodeScaled";
 
-// Elements that a team of a whole block takes where all have one scale.
-constexpr uint64_t kShare = 4096;
-
-struct ScaledJob {
-  MatrixGroups groups;
-  CodecSpec element;
-  GroupScales of_groups;
-  uint8_t* codes;
-  uint32_t* scales;  // by group, or one for all
-  bool one_scale;
-};
-
-// Magnitude bits are ordered as magnitudes are; of NaN none is taken.
-__device__ uint32_t MagnitudeOf(uint32_t bits) {
-  const uint32_t magnitude = bits & ~codec::kSignBit;
-  return magnitude > codec::kInfinityBits ? 0 : magnitude;
-}
-
+// Returns the largest number that a thread of the team has, to all of them.
 template <uint32_t kTeam>
-__device__ uint32_t LargestOfGroup(const MatrixGroups& groups, uint64_t group,
-                                   const MatrixValues& matrix) {
-  uint32_t largest = 0;
-  ForEachValue<kTeam>(groups, group, matrix, [&](uint64_t, uint32_t bits) {
-    const uint32_t magnitude = MagnitudeOf(bits);
-    largest = magnitude > largest ? magnitude : largest;
-  });
-  return LargestOfTeam<kTeam>(largest);
+__device__ uint32_t LargestOfTeam(uint32_t number) {
+  constexpr uint32_t kLanes = kTeam < 32 ? kTeam : 32;
+  DLSIM_UNROLL
+  for (uint32_t step = kLanes / 2; step > 0; step /= 2) {
+    const uint32_t other = __shfl_xor_sync(~0u, number, static_cast<int>(step));
+    number = other > number ? other : number;
+  }
+  if constexpr (kTeam == kTeamBlock) {
+    __shared__ uint32_t of_block;
+    if (threadIdx.x == 0) of_block = 0;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) atomicMax(&of_block, number);
+    __syncthreads();
+    number = of_block;
+  }
+  return number;
 }
 
 // Raises *largest to that of all values.
 __global__ void __launch_bounds__(kTeamBlock)
     LargestKernel(MatrixGroups shares, MatrixValues matrix, uint32_t* largest) {
-  const uint32_t of_share = LargestOfGroup<kTeamBlock>(shares, GroupOfTeam<kTeamBlock>(), matrix);
+  const TeamThread thread = {blockIdx.x, threadIdx.x};
+  const uint32_t of_share =
+      LargestOfTeam<kTeamBlock>(LargestOfThread<kTeamBlock>(shares, thread, matrix));
   if (threadIdx.x == 0) atomicMax(largest, of_share);
 }
 
-// Turns the largest magnitude of a tensor into its scale.
 __global__ void ScaleKernel(GroupScales of_groups, ScaleType type, uint32_t* word) {
-  const float largest = BitCast<float>(*word);
-  of_groups.SetTensorScale(largest);
-  *word = type == ScaleType::kFp8 ? BitCast<uint32_t>(of_groups.tensor_scale())
-                                  : of_groups.Of(largest).code;
+  *word = ScaleOfTensor(of_groups, type, *word);
 }
 
 __global__ void StoreKernel(float scale, uint32_t* word) { *word = BitCast<uint32_t>(scale); }
 
-// `largest`: of the tensor, of ScaleType::kFp8.
 template <uint32_t kTeam>
 __global__ void __launch_bounds__(kTeamBlock)
     EncodeScaledKernel(ScaledJob job, MatrixValues matrix, const uint32_t* largest) {
-  const uint64_t group = GroupOfTeam<kTeam>();
-  GroupScale scale;
-  if (job.one_scale) {
-    scale = job.of_groups.OfCode(job.scales[0]);
-  } else {
-    if (largest != nullptr) job.of_groups.SetTensorScale(BitCast<float>(*largest));
-    const uint32_t of_group = LargestOfGroup<kTeam>(job.groups, group, matrix);
-    scale = job.of_groups.Of(BitCast<float>(of_group));
-    if (group < job.groups.count && threadIdx.x % kTeam == 0) job.scales[group] = scale.code;
+  const TeamThread thread = {blockIdx.x, threadIdx.x};
+  uint32_t of_group = 0;
+  if (!job.one_scale) {
+    of_group = LargestOfTeam<kTeam>(LargestOfThread<kTeam>(job.groups, thread, matrix));
   }
-  ForEachValue<kTeam>(job.groups, group, matrix, [&](uint64_t i, uint32_t bits) {
-    const uint32_t scaled = ScaleBits(bits, scale.encode);
-    job.codes[i] =
-        static_cast<uint8_t>(EncodeWith<Rounding::kNearestEven>(job.element, scaled, 0).code);
-  });
+  EncodeShare<kTeam>(job, thread, matrix, largest, of_group);
 }
 
 template <uint32_t kTeam>
 __global__ void __launch_bounds__(kTeamBlock)
     DecodeScaledKernel(ScaledJob job, const float* tensor_scale, float* values) {
-  const uint64_t group = GroupOfTeam<kTeam>();
-  if (group >= job.groups.count) return;
-  if (tensor_scale != nullptr) job.of_groups.set_tensor_scale(*tensor_scale);
-  const GroupScale scale = job.of_groups.OfCode(job.scales[job.one_scale ? 0 : group]);
-  ForEachOfGroup<kTeam>(job.groups, group, [&](uint64_t i) {
-    const uint32_t bits = Decode(job.element, job.codes[i]);
-    values[i] = BitCast<float>(ScaleBits(bits, scale.decode));
-  });
-}
-
-MatrixGroups GroupsOf(const GroupSize& size, uint64_t rows, uint64_t columns) {
-  MatrixGroups groups = {rows, columns, size.rows, size.columns};
-  if (rows == 0 || columns == 0) return groups;
-  groups.across = (columns + size.columns - 1) / size.columns;
-  groups.count = groups.across * ((rows + size.rows - 1) / size.rows);
-  return groups;
-}
-
-// All elements in order, in shares.
-MatrixGroups SharesOf(uint64_t rows, uint64_t columns) {
-  return GroupsOf({1, kShare}, 1, rows * columns);
-}
-
-// Calls body(team) with a team that suits the groups.
-template <class Body>
-void WithTeam(const MatrixGroups& groups, const Body& body) {
-  constexpr uint64_t kFewColumns = 32;
-  const auto with = [&]<uint32_t kTeam>() { body(std::integral_constant<uint32_t, kTeam>()); };
-  if (groups.group_columns == 1) {
-    with.template operator()<1>();
-  } else if (groups.group_rows > 1 || groups.group_columns == kShare) {
-    with.template operator()<kTeamBlock>();
-  } else if (groups.group_columns <= kFewColumns) {
-    with.template operator()<8>();
-  } else {
-    with.template operator()<32>();
-  }
+  DecodeShare<kTeam>(job, {blockIdx.x, threadIdx.x}, tensor_scale, values);
 }
 
 LaunchShape ShapeOf(const MatrixGroups& groups, uint32_t team) {

@@ -1,100 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
-// A profile: what a trace's tensors look like between the edges of a ladder, step by step. It
-// answers what a replay of the trace would find, and is a small part of the trace's size.
+// A profile: a folder with the tables of a trace's steps, a file for each, and profile.json with
+// what all have in common. Each file appears by rename, complete: to resume is to skip what is
+// there, to extend is to add files, and several machines may write into one folder.
+// docs/profiles.md has what the files hold; NumPy opens them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "dlsim/channels.h"
-#include "dlsim/histogram.h"
-#include "dlsim/ladder.h"
-#include "dlsim/measure_step.h"
-#include "dlsim/scaled_codec.h"
-#include "dlsim/trace.h"
+#include "dlsim/scaled_format.h"
+#include "dlsim/step_tables.h"
 
 namespace dlsim {
 
-struct ProfileTensor {
-  std::string name;
-  Role role = Role::kGrad;
-  DType dtype = DType::kF32;  // as recorded first
-  std::vector<uint64_t> shape;
-
-  friend bool operator==(const ProfileTensor&, const ProfileTensor&) = default;
-};
-
-// A file that a step was read from.
-struct ProfileFile {
-  std::string name;  // without directories
-  uint64_t bytes = 0;
-  uint64_t content = 0;  // a hash of what it held (docs/profile-format.md); 0 = not known
-
-  friend bool operator==(const ProfileFile&, const ProfileFile&) = default;
-};
-
-// One step of a trace. A part is a micro-step, or the whole step without any.
-struct ProfileStep {
-  int64_t step = 0;
-  std::vector<int64_t> micro_steps;                  // of each part; -1: the step has none
-  std::map<std::string, std::string> metadata;       // of the first recording
-  std::vector<ProfileFile> files;                    // in the order of the recordings
-  std::vector<ProfileTensor> tensors;                // in file order; ProfileOf's gradients first
-  std::vector<std::vector<Histogram>> histograms;    // [part][tensor]
-  std::vector<ChannelCurves> channels = {};          // by tensor; empty: of none
-  std::vector<std::vector<ScaledLoss>> scaled = {};  // [format of the settings][tensor]
-
-  friend bool operator==(const ProfileStep&, const ProfileStep&) = default;
-};
-
-// One step summed over gradients: all that most policies ask for.
-struct ProfileTotals {
-  int64_t step = 0;
-  std::vector<Histogram> gradients;    // per part, over parameter gradients
-  std::vector<Histogram> activations;  // per part, over activation gradients
-};
-
-// Which steps of a trace a shard was made from, counted from 0 in the order of the trace.
-struct ProfilePart {
-  struct Range {
-    uint64_t first = 0, count = 0;
-
-    friend bool operator==(const Range&, const Range&) = default;
-  };
-
-  uint64_t steps = 0;         // of the whole trace
-  std::vector<Range> ranges;  // ascending, with steps between them that are not there
-
-  friend bool operator==(const ProfilePart&, const ProfilePart&) = default;
-};
-
-// What shaped the values of a profile; profiles of one trace merge only if these are equal, but for
-// the part, which says what is missing.
+// What shaped the tables of a profile.
 struct ProfileSettings {
-  Ladder ladder;
   std::vector<NamedScaledFormat> scaled = {};  // without delayed scaling
+  std::vector<float> mantissas = {};           // as StepOptions::mantissas; ascending
   std::string tensors = "*";                   // as TraceOptions::tensors
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   int64_t accumulate_steps = 1;                    // as ReplayOptions::accumulate_steps
   std::map<std::string, std::string> description;  // of the trace
-  std::optional<ProfilePart> part = std::nullopt;  // nothing: the whole, or not known
+
+  friend bool operator==(const ProfileSettings&, const ProfileSettings&) = default;
 };
 
-// Profiles a step of a trace on all threads. Throws Error if reading fails.
-ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
-                      const StepOptions& options);
+class ProfileWriter {
+ public:
+  enum class Existing : uint8_t {
+    kContinue,  // its steps stay; it must have the same settings
+    kReplace,   // its steps are removed
+  };
 
-// Returns the tensors of a step in the order of ProfileStep::tensors.
-std::vector<ProfileTensor> DescribeTensors(const TraceStep& step);
+  // Creates the folder, with its profile.json, or continues it. What killed writers left of files
+  // that they did not finish is removed. Throws Error (exit code 3).
+  ProfileWriter(std::string folder, const ProfileSettings& settings, Existing existing);
 
-// Returns the totals of a step; of a trace's, those of its profile, without its forward pass being
-// read.
-ProfileTotals TotalsOf(const ProfileStep& step);
-ProfileTotals TotalsOf(const TraceStep& step, const HistogramEdges& edges,
-                       const StepOptions& options);
+  // The files that a step was made from, if the folder has it with these settings; nothing else of
+  // it is read.
+  std::optional<std::vector<RecordedFile>> FilesOf(int64_t step) const;
+
+  // Writes a step, in the place of one that is there. Any number of threads and processes may write
+  // at once. Throws Error (exit code 3).
+  void Write(const StepTables& step) const;
+
+  const std::string& folder() const { return folder_; }
+
+ private:
+  std::string folder_;
+  ProfileSettings settings_;
+};
+
+// A profile opened for reading.
+class ProfileReader {
+ public:
+  // Returns whether a path is a folder with a profile.json.
+  static bool IsProfile(const std::string& path);
+
+  // Opens a profile; its steps ascend by number. Throws Error (exit code 3) naming file and defect.
+  static ProfileReader Open(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const ProfileSettings& settings() const { return settings_; }
+  size_t step_count() const { return steps_.size(); }
+  int64_t step_number(size_t i) const { return steps_[i]; }
+  uint64_t file_bytes() const { return file_bytes_; }
+
+  // Reads and validates a step. Thread-safe.
+  StepTables Load(size_t i) const;
+
+  // The same without tables: its tensors, metadata and files.
+  StepTables LoadHead(size_t i) const;
+
+ private:
+  ProfileReader() = default;
+
+  std::string folder_;
+  ProfileSettings settings_;
+  std::vector<int64_t> steps_;
+  uint64_t file_bytes_ = 0;
+};
+
+// Returns RecordedFile::content of a file: the hash that docs/profiles.md defines, never 0. A file
+// of at most 320 KiB is read whole; of a larger one its first 64 KiB, where headers are, and 64
+// samples of 4 KiB, evenly spread up to its end. Throws InputError.
+uint64_t ContentHash(const std::string& path);
 
 }  // namespace dlsim

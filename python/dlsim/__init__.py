@@ -2,8 +2,9 @@
 """Will a model train in fp16, bf16 or CB16, and with which loss scale?
 
 `Recorder` records a training in float32 (`dlsim.integrations` has it for trainers), and `replay`
-judges the recording: `print(dlsim.replay("run.dlprof").verdict)`. `check` judges gradients at hand,
-`tune` recommends a loss scaler, `encode` and `quantize` convert arrays bit by bit as formats do.
+judges the recording: `print(dlsim.replay("run.profile").verdict)`. `check` judges gradients at
+hand, `tune` recommends a loss scaler, `encode` and `quantize` convert arrays bit by bit as formats
+do.
 """
 
 # Everything is imported when first used: PyTorch, plotly and other packages, and the compiled
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
     from ._updates import ProbeRecorder as ProbeRecorder
     from ._updates import updates as updates
     from .arrays import TensorStats as TensorStats
+    from .arrays import TensorTable as TensorTable
     from .arrays import decode as decode
     from .arrays import encode as encode
     from .arrays import measure as measure
     from .arrays import quantize as quantize
+    from .arrays import tabulate as tabulate
     from .emulation import autocast_emulation as autocast_emulation
     from .emulation._check_plan import PlanCheck as PlanCheck
     from .emulation._check_plan import check_plan as check_plan
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from .runs import explain as explain
     from .runs import formats as formats
     from .runs import info as info
-    from .runs import merge as merge
     from .runs import profile as profile
     from .runs import replay as replay
     from .runs import scaler as scaler
@@ -85,6 +87,7 @@ _LAZY: dict[str, str] = {
     "Recorder": "recorder",
     "Result": "results",
     "TensorStats": "arrays",
+    "TensorTable": "arrays",
     "Trace": "traces",
     "__version__": "_core",
     "accumulate": "_accumulate",
@@ -101,7 +104,6 @@ _LAZY: dict[str, str] = {
     "info": "runs",
     "keep_float32": "_keep",
     "measure": "arrays",
-    "merge": "runs",
     "open_profile": "profiles",
     "open_trace": "traces",
     "policy_names": "_core",
@@ -111,6 +113,7 @@ _LAZY: dict[str, str] = {
     "replay": "runs",
     "scaler": "runs",
     "sweep": "runs",
+    "tabulate": "arrays",
     "tune": "runs",
     "updates": "_updates",
 }

@@ -50,7 +50,7 @@ class Rounding:
             sparse: Tensor = torch.sparse_coo_tensor(whole.indices(), values, whole.shape)
             return sparse
         values, how = tensor.detach(), self._how
-        if not _has_kernels(values.device):
+        if not has_kernels(values.device):
             if not how and not self._count and self.format.name in ("fp16", "bf16", "cb16"):
                 near: Tensor = rounded_by_torch(values.float(), self.format.name).to(tensor.dtype)
                 return near
@@ -77,7 +77,7 @@ def rounded_in_place(values: Tensor, format: str) -> None:
 
 
 @functools.cache
-def _has_kernels(device: torch.device) -> bool:
+def has_kernels(device: torch.device) -> bool:
     """Returns whether this dlsim rounds tensors on a device."""
     if device.type != "cuda" or torch.version.hip is not None:
         return device.type == "cpu"

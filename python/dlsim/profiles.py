@@ -1,64 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles (.dlprof): histograms of every step and tensor as NumPy arrays."""
+"""Profiles: the tables of every step and tensor (docs/profiles.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from pathlib import Path
 
 from . import _core
+from ._errors import UsageError
 from ._text import counted
+from .arrays._tables import TensorTable
 from .traces._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
-_Fields: TypeAlias = tuple[
-    int, int, int, int, float, float, float, NDArray[np.int64], NDArray[np.float64]
-]
+_STEP_FILE = re.compile(r"step-(\d{10,})\.npz")
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """The values of one tensor in one step: exact counts between the edges of the profile.
-
-    Bin b holds the magnitudes from edges[b] up to but without edges[b + 1]; zeros, infinities and
-    NaN are in no bin.
-    """
-
-    elements: int
-    zeros: int
-    nan: int
-    inf: int
-    sum: float  # of the finite values
-    largest_positive: float  # largest finite magnitudes; 0 if there is none
-    largest_negative: float
-    positive: NDArray[np.int64] = field(repr=False)  # values per bin
-    negative: NDArray[np.int64] = field(repr=False)
-    positive_squares: NDArray[np.float64] = field(repr=False)  # sums of squares per bin
-    negative_squares: NDArray[np.float64] = field(repr=False)
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Values of both signs per bin."""
-        return self.positive + self.negative
-
-    @property
-    def squares(self) -> NDArray[np.float64]:
-        """Sums of squares per bin, over both signs."""
-        return self.positive_squares + self.negative_squares
-
-    @property
-    def absmax(self) -> float:
-        """The largest finite magnitude; 0 if there is none."""
-        return max(self.largest_positive, self.largest_negative)
+def step_file(folder: Path, step: int) -> Path:
+    """Returns where a profile has a step."""
+    return folder / f"step-{step:010d}.npz"
 
 
-def _histogram(fields: _Fields) -> Histogram:
-    elements, zeros, nan, inf, total, positive, negative, counts, squares = fields
-    return Histogram(elements, zeros, nan, inf, total, positive, negative, *counts, *squares)
+def steps_in(folder: Path) -> dict[int, Path]:
+    """Returns the files of a profile's steps by number, ascending."""
+    found = ((_STEP_FILE.fullmatch(path.name), path) for path in folder.iterdir())
+    return dict(sorted((int(name[1]), path) for name, path in found if name))
 
 
 class ProfileStep:
@@ -97,10 +64,10 @@ class ProfileStep:
     def _rows(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.tensors)}
 
-    def histogram(self, name: str, part: int = 0) -> Histogram:
-        """The histogram of a tensor in a part; KeyError and IndexError without them."""
+    def table(self, name: str, part: int = 0) -> TensorTable:
+        """The table of a tensor in a part; KeyError and IndexError without them."""
         row = self._rows[self.tensors[name].name]  # which says what is missing
-        return _histogram(self._core.histogram(range(len(self.micro_steps))[part], row))
+        return TensorTable(self._core.table(range(self._core.parts())[part], row))
 
     def __repr__(self) -> str:
         return f"<dlsim.ProfileStep {self.number}: {counted(len(self.tensors), 'tensors')}>"
@@ -114,8 +81,6 @@ class Profile:
         self._core = core
         self._place = place
         self.steps: tuple[int, ...] = tuple(core.steps())
-        # Float32 magnitudes, ascending; the last one is infinity.
-        self.edges: NDArray[np.float32] = core.edges()
 
     @property
     def description(self) -> dict[str, str]:
@@ -134,24 +99,11 @@ class Profile:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the profile, in bytes."""
+        """Size of the profile's files."""
         return self._core.file_bytes()
 
-    @property
-    def trace_bytes(self) -> int:
-        """Size of the files that it was made from."""
-        return self._core.trace_bytes()
-
-    def totals(self, i: int) -> tuple[list[Histogram], list[Histogram]]:
-        """Histograms of the i-th step over all its parameter and all its activation gradients.
-
-        One of each per part; much less work than the tensors.
-        """
-        gradients, activations = self._core.totals(index_of(i, len(self), self._place))
-        return [_histogram(h) for h in gradients], [_histogram(h) for h in activations]
-
     def step(self, number: int) -> ProfileStep:
-        """Decodes the step of that number; KeyError without it."""
+        """Reads the step of that number; KeyError without it."""
         return self[position(self.steps, number)]
 
     def __getitem__(self, i: int) -> ProfileStep:
@@ -168,12 +120,14 @@ class Profile:
         return f"<dlsim.Profile {self._place}: {counted(len(self), 'steps')}>"
 
 
-def open_profile(path: AnyPath | Iterable[AnyPath], *, tensors: str = "*") -> Profile:
-    """Opens a profile, or several of one trace (shards) as one (docs/profiles.md).
+def open_profile(path: AnyPath, *, tensors: str = "*") -> Profile:
+    """Opens a profile, a folder that `dlsim profile` or a recorder has written (docs/profiles.md).
 
-    Tensors whose name does not match the pattern are left out, but not of `totals`. Raises
-    InputError naming the file and the defect.
+    Tensors whose name does not match the pattern are left out. Raises InputError naming the file
+    and the defect.
     """
     paths = encoded_paths(path)
-    core = _core.ProfileReader(paths, tensors=tensors)
-    return Profile(core, paths[0].decode(errors="replace"))
+    place = paths[0].decode(errors="replace")
+    if len(paths) > 1:
+        raise UsageError(f"{place}: several profiles, expected one folder")
+    return Profile(_core.ProfileReader(paths[0], tensors=tensors), place)

@@ -11,12 +11,12 @@ void BindDeviceArrays(nanobind::module_& module);
 void BindEngine(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
 void BindHeldStep(nanobind::module_& module);
-void BindProfileReader(nanobind::module_& module);
 void BindProfiles(nanobind::module_& module);
 void BindRules(nanobind::module_& module);
 void BindScaled(nanobind::module_& module);
 void BindScalers(nanobind::module_& module);
 void BindSimd(nanobind::module_& module);
+void BindTables(nanobind::module_& module);
 void BindTraces(nanobind::module_& module);
 
 }  // namespace dlsim::python

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/measure.h"
+#include "dlsim/gpu/tabulate.h"
 #include "gpu/base/device_buffer.h"
 #include "python/src/device_arrays.h"
 
@@ -20,16 +20,10 @@ void DecodeOnDevice(const DeviceQueue& queue, const Format& format, const void* 
   gpu::Decode(format, codes, values, count, queue.stream);
 }
 
-std::vector<TensorStats> MeasureOnDevice(const DeviceQueue& queue, const gpu::DeviceTensor& tensor,
-                                         std::span<const Measurement> questions) {
-  if (tensor.elements == 0) return std::vector<TensorStats>(questions.size());
+std::vector<TensorTable> TabulateOnDevice(const DeviceQueue& queue,
+                                          std::span<const gpu::DeviceTensor> tensors) {
   const gpu::CurrentDevice current(queue.device);
-  const gpu::TensorList list({&tensor, 1});
-  gpu::Measurer measurer(list, questions.size());
-  measurer.Measure(questions, queue.stream);
-  gpu::CheckCuda(cudaStreamSynchronize(queue.stream), "cudaStreamSynchronize");
-  const std::span<const TensorStats> results = measurer.host_results();
-  return {results.begin(), results.end()};
+  return gpu::Tabulate(tensors, queue.stream);
 }
 
 }  // namespace dlsim::python

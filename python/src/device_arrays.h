@@ -10,7 +10,7 @@
 #include "dlsim/convert.h"
 #include "dlsim/gpu/stream.h"
 #include "dlsim/gpu/tensor_list.h"
-#include "dlsim/measure.h"
+#include "dlsim/table.h"
 
 namespace dlsim::python {
 
@@ -30,7 +30,7 @@ void DecodeOnDevice(const DeviceQueue& queue, const Format& format, const void* 
                     float* values, uint64_t count);
 
 // Waits for the results.
-std::vector<TensorStats> MeasureOnDevice(const DeviceQueue& queue, const gpu::DeviceTensor& tensor,
-                                         std::span<const Measurement> questions);
+std::vector<TensorTable> TabulateOnDevice(const DeviceQueue& queue,
+                                          std::span<const gpu::DeviceTensor> tensors);
 
 }  // namespace dlsim::python

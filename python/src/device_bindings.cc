@@ -53,17 +53,15 @@ void Decode(const Queue& queue, uintptr_t codes, const NamedFormat& format, uint
                  reinterpret_cast<float*>(values), count);
 }
 
-nb::list Measure(const Queue& queue, const DeviceMemory& values,
-                 const std::vector<Question>& questions, uint64_t seed, uint32_t stream) {
-  const std::vector<Measurement> asked = QuestionsOf(questions, {seed, stream});
-  gpu::DeviceTensor tensor = TensorOf(values);
-  tensor.random_stream = stream;
-  std::vector<TensorStats> stats;
-  {
-    const nb::gil_scoped_release release;
-    stats = MeasureOnDevice(QueueOf(queue), tensor, asked);
+std::vector<TensorTable> Tabulate(const Queue& queue, const std::vector<DeviceMemory>& memories,
+                                  double grad_scale) {
+  std::vector<gpu::DeviceTensor> tensors;
+  for (const DeviceMemory& memory : memories) {
+    tensors.push_back(TensorOf(memory));
+    tensors.back().grad_scale = static_cast<float>(grad_scale);
   }
-  return CountersOf(stats);
+  const nb::gil_scoped_release release;
+  return TabulateOnDevice(QueueOf(queue), tensors);
 }
 
 }  // namespace
@@ -77,12 +75,10 @@ void BindDeviceArrays(nb::module_& module) {
              "`values` address, elements and type, `codes` the address of 2 or 4 bytes a code.");
   module.def("decode_on_device", &Decode, nb::arg("queue"), nb::arg("codes"), nb::arg("format"),
              nb::arg("values"), nb::arg("count"), "Launches decode_into.");
-  module.def("measure_on_device", &Measure, nb::arg("queue"), nb::arg("values"),
-             nb::arg("questions"), nb::arg("seed"), nb::arg("stream"),
-             nb::sig("def measure_on_device(queue: tuple[int, int], values: tuple[int, int, str], "
-                     "questions: Sequence[tuple[Conversion, float]], seed: int, stream: int) -> "
-                     "list[dict[str, typing.Any]]"),
-             "Runs measure_array and waits for it.");
+  module.def("tabulate_on_device", &Tabulate, nb::arg("queue"), nb::arg("memories"),
+             nb::arg("grad_scale"),
+             "Tabulates arrays (address, elements, type) of a CUDA device that carry a loss scale, "
+             "and waits for the tables.");
 }
 
 }  // namespace dlsim::python

@@ -7,7 +7,7 @@
 
 #include "src/base/parallel.h"
 #include "src/measure/load_floats.h"
-#include "src/measure/measure_chunk.h"
+#include "src/measure/measure_element.h"
 
 namespace dlsim::python {
 namespace {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "python/src/bindings.h"
-#include "python/src/held_step.h"
+#include "python/src/step_parts.h"
 #include "sim/app/command_main.h"
 #include "sim/app/run_command.h"
 #include "sim/base/caller.h"
@@ -67,7 +67,7 @@ nb::object TextOf(std::string_view bytes) {
 // What a command reads that is no file: logs by the paths that name them, a step as kStepPath.
 struct Inputs {
   std::map<std::string, std::string> logs;
-  HeldStep* step = nullptr;
+  StepParts* step = nullptr;
 };
 
 // Keeps what the engine gives until Python takes it. All but the constructor and what returns
@@ -98,8 +98,8 @@ class PythonCaller final : public sim::Caller {
     if (found == inputs_.logs.end()) return std::nullopt;
     return found->second;
   }
-  std::unique_ptr<sim::GradientSource> GivenGradients(const std::string& path) const override {
-    return inputs_.step != nullptr && path == kStepPath ? inputs_.step->Take() : nullptr;
+  std::unique_ptr<sim::StepSource> GivenGradients(const std::string& path) const override {
+    return inputs_.step != nullptr && path == kStepPath ? inputs_.step->TakeSource() : nullptr;
   }
   void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override {
     const nb::gil_scoped_acquire held;
@@ -177,14 +177,14 @@ class OwnSettings {
 
 using Logs = std::vector<std::pair<nb::bytes, nb::bytes>>;  // paths and texts
 
-Inputs InputsOf(const Logs& logs, HeldStep* step) {
+Inputs InputsOf(const Logs& logs, StepParts* step) {
   Inputs inputs = {.logs = {}, .step = step};
   for (const auto& [path, text] : logs) inputs.logs[BytesOf(path)] = BytesOf(text);
   return inputs;
 }
 
 nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object& on_progress,
-                       const Logs& logs, HeldStep* step) {
+                       const Logs& logs, StepParts* step) {
   CommandLine line(arguments);
   PythonCaller caller(on_progress, InputsOf(logs, step));
   int exit_code = kInternalError;

@@ -40,16 +40,16 @@ void Translate(const std::exception_ptr& thrown, void*) {
 NB_MODULE(_core, module) {
   module.attr("__version__") = DLSIM_VERSION;
   nb::register_exception_translator(dlsim::python::Translate);
+  dlsim::python::BindFormats(module);
+  dlsim::python::BindArrays(module);
+  dlsim::python::BindTables(module);
   dlsim::python::BindHeldStep(module);
   dlsim::python::BindEngine(module);
-  dlsim::python::BindFormats(module);
   dlsim::python::BindRules(module);
   dlsim::python::BindScaled(module);
   dlsim::python::BindScalers(module);
   dlsim::python::BindSimd(module);
   dlsim::python::BindTraces(module);
-  dlsim::python::BindProfileReader(module);
   dlsim::python::BindProfiles(module);
-  dlsim::python::BindArrays(module);
   dlsim::python::BindDeviceArrays(module);
 }

@@ -20,8 +20,8 @@ void DecodeOnDevice(const DeviceQueue& queue, const Format&, const void*, float*
   RequireCuda("codes", queue.device);
 }
 
-std::vector<TensorStats> MeasureOnDevice(const DeviceQueue& queue, const gpu::DeviceTensor&,
-                                         std::span<const Measurement>) {
+std::vector<TensorTable> TabulateOnDevice(const DeviceQueue& queue,
+                                          std::span<const gpu::DeviceTensor>) {
   RequireCuda("values", queue.device);
   return {};
 }

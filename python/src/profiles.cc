@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles made from arrays in memory: dlsim._core.ProfileWriter.
+// Profiles: dlsim._core.ProfileWriter makes them of arrays in memory, ProfileReader reads them.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -8,22 +8,23 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <fnmatch.h>
+
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/profile_file.h"
+#include "dlsim/profile.h"
 #include "python/src/bindings.h"
-#include "python/src/profile_input.h"
+#include "python/src/recorded.h"
 #include "python/src/step_parts.h"
-#include "sim/align/join_shards.h"
-#include "sim/profile/ladder_settings.h"
+#include "sim/app/profile_settings.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::python {
 
@@ -31,147 +32,157 @@ using namespace sim;
 
 namespace {
 
-// Empty lists and texts stand for the defaults of `dlsim profile`.
-void SetFormats(const std::vector<std::string>& formats, const std::vector<std::string>& roundings,
-                const std::string& subnormals, const std::string& scales,
-                ProfileSettings& profile) {
-  LadderSettings settings;
-  settings.formats = formats;
-  settings.roundings = roundings;
-  if (!scales.empty()) settings.scales = scales;
-  if (const std::optional<Subnormals> rule = ValueNamed<Subnormals>(subnormals)) {
-    settings.subnormals = {*rule};
-  } else if (subnormals != "both") {
-    throw UsageError("subnormals", "unknown rule", "keep, flush or both", Quoted(subnormals));
-  }
-  sim::SetFormats(settings, profile);
-}
-
 ProfileWriter::Existing ExistingFrom(const std::string& existing) {
   if (existing == "replace") return ProfileWriter::Existing::kReplace;
-  if (existing == "continue") return ProfileWriter::Existing::kExtend;
+  if (existing == "continue") return ProfileWriter::Existing::kContinue;
   throw UsageError("existing", "unknown rule", "replace or continue", Quoted(existing));
 }
 
-// Writes a profile step by step. Safe after a crash: see ProfileWriter.
+// As `dlsim profile` has them.
+ProfileSettings SettingsOf(const Metadata& description, const std::vector<std::string>& formats,
+                           const std::vector<std::string>& scales) {
+  ProfileSettings settings;
+  settings.description = description;
+  settings.scaled = ScaledFormatsOf(formats, "scaled_formats");
+  settings.mantissas = MantissasOf(scales, "scales");
+  return settings;
+}
+
+// Writes a profile step by step.
 class BoundProfileWriter {
  public:
-  BoundProfileWriter(const std::string& path, const Metadata& description,
-                     const std::vector<std::string>& formats,
-                     const std::vector<std::string>& roundings, const std::string& subnormals,
-                     const std::string& scales, const std::string& existing) {
-    const ProfileWriter::Existing rule = ExistingFrom(existing);
-    SetFormats(formats, roundings, subnormals, scales, settings_);
-    settings_.description = description;
-    nb::gil_scoped_release release;
-    parts_.emplace(settings_);
-    writer_ = std::make_unique<ProfileWriter>(path, settings_, parts_->edges(), rule);
-    replaced_partial_ = writer_->replaced_partial();
-    if (rule == ProfileWriter::Existing::kReplace) writer_->Truncate(0);
-  }
+  BoundProfileWriter(const std::string& folder, const Metadata& description,
+                     const std::vector<std::string>& scaled_formats,
+                     const std::vector<std::string>& scales, const std::string& existing)
+      : parts_(SettingsOf(description, scaled_formats, scales)),
+        writer_(folder, parts_.settings(), ExistingFrom(existing)) {}
 
-  std::vector<int64_t> Steps() const {
-    std::vector<int64_t> steps;
-    for (const ProfileWriter::Done& done : writer_->done()) steps.push_back(done.step);
-    return steps;
-  }
-
-  // Forgets the steps from `step` on.
-  void Forget(int64_t step) {
-    CheckOpen();
-    const std::span<const ProfileWriter::Done> done = writer_->done();
-    const auto first = std::ranges::lower_bound(done, step, {}, &ProfileWriter::Done::step);
-    writer_->Truncate(static_cast<size_t>(first - done.begin()));
-  }
+  std::vector<float> mantissas() const { return parts_.settings().mantissas; }
 
   // As StepParts.
-  void Add(int64_t step, const Part& part) {
-    CheckOpen();
-    parts_->Add(step, part);
-  }
+  void Add(int64_t step, const Part& part) { parts_.Add(step, part); }
 
   // Writes the step that the parts make.
   void Finish() {
-    CheckOpen();
     nb::gil_scoped_release release;
-    writer_->Append(EncodeStep(parts_->Take(), parts_->edges()));
+    writer_.Write(parts_.Take());
   }
 
-  void Drop() { parts_->Drop(); }
-
-  void Append(int64_t step, const std::vector<Part>& parts) {
-    if (parts.empty()) throw UsageError("parts", "step without recordings", "one or more");
-    if (!parts_->empty()) throw UsageError("profile", "a step is not finished");
-    try {
-      for (const Part& part : parts) Add(step, part);
-    } catch (...) {
-      Drop();
-      throw;
-    }
-    Finish();
-  }
-
-  void Commit() {
-    CheckOpen();
-    nb::gil_scoped_release release;
-    writer_->Commit();
-    committed_ = true;
-  }
-
-  bool replaced_partial() const { return replaced_partial_; }
+  void Drop() { parts_.Drop(); }
 
  private:
-  void CheckOpen() const {
-    if (committed_) throw UsageError("profile", "complete already");
+  StepParts parts_;
+  ProfileWriter writer_;
+};
+
+class LoadedProfileStep {
+ public:
+  explicit LoadedProfileStep(StepTables step) : step_(std::move(step)) {}
+
+  const StepTables& step() const { return step_; }
+
+  const TensorTable& Table(size_t part, size_t tensor) const {
+    return step_.parts.at(part).at(tensor);
   }
 
-  ProfileSettings settings_;
-  std::optional<StepParts> parts_;
-  std::unique_ptr<ProfileWriter> writer_;
-  bool replaced_partial_ = false, committed_ = false;
+  nb::tuple Exponents() const {
+    return nb::make_tuple(HeadersOf(step_.tensors), ExponentCounts(step_));
+  }
+
+ private:
+  StepTables step_;
 };
+
+class BoundProfile {
+ public:
+  BoundProfile(const nb::bytes& folder, std::string tensors)
+      : reader_(Open(PathsOf({folder}).front())), tensors_(std::move(tensors)) {}
+
+  const ProfileReader& reader() const { return reader_; }
+
+  std::vector<int64_t> Steps() const {
+    std::vector<int64_t> numbers(reader_.step_count());
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = reader_.step_number(i);
+    return numbers;
+  }
+
+  LoadedProfileStep Load(size_t i) const {
+    if (i >= reader_.step_count()) throw nb::index_error("step");
+    const nb::gil_scoped_release release;
+    sim::Step step(reader_.Load(i), nullptr, StepOptions());
+    step.Drop([&](const TensorInfo& tensor) {
+      return fnmatch(tensors_.c_str(), tensor.name.c_str(), 0) != 0;
+    });
+    return LoadedProfileStep(step.tables());
+  }
+
+ private:
+  static ProfileReader Open(const std::string& folder) {
+    const nb::gil_scoped_release release;
+    return ProfileReader::Open(folder);
+  }
+
+  ProfileReader reader_;
+  std::string tensors_;
+};
+
+bool IsProfile(const nb::bytes& path) { return ProfileReader::IsProfile(PathsOf({path}).front()); }
 
 }  // namespace
 
 void BindProfiles(nb::module_& module) {
   nb::class_<BoundProfileWriter>(module, "ProfileWriter",
-                                 "Writes a profile (.dlprof) from arrays, step by step.")
+                                 "Writes a profile from arrays, step by step.")
       .def(nb::init<const std::string&, const Metadata&, const std::vector<std::string>&,
-                    const std::vector<std::string>&, const std::string&, const std::string&,
-                    const std::string&>(),
-           nb::arg("path"), nb::arg("description") = Metadata{},
-           nb::arg("formats") = std::vector<std::string>{},
-           nb::arg("roundings") = std::vector<std::string>{}, nb::arg("subnormals") = "both",
-           nb::arg("scales") = "", nb::arg("existing") = "replace",
-           "The options are those of `dlsim profile`. `existing`: 'replace', or 'continue' behind "
-           "the steps of a profile of that name, complete or not.")
-      .def_prop_ro("steps", &BoundProfileWriter::Steps, "The numbers of the steps in the profile.")
-      .def_prop_ro("replaced_partial", &BoundProfileWriter::replaced_partial,
-                   "Whether an unfinished profile with other settings has been replaced.")
-      .def("forget", &BoundProfileWriter::Forget, nb::arg("step"),
-           "Removes `step` and all later steps.")
-      .def(
-          "append", &BoundProfileWriter::Append, nb::arg("step"), nb::arg("parts"),
-          nb::sig(
-              "def append(self, step: int, parts: Sequence[tuple[int, float, Mapping[str, str], "
-              "Sequence[tuple[str, str, typing.Any]]]]) -> None"),
-          "Profiles a step; `parts` has one (micro, grad_scale, metadata, tensors) per micro-step, "
-          "or one with micro = -1; tensors are (name, role, array), float32, float64, float16 or "
-          "bfloat16 in CPU memory, or instead of an array (device, address, type, shape): dense "
-          "memory of a CUDA device, which counts it, or of the host with device = -1; steps must "
-          "ascend.")
+                    const std::vector<std::string>&, const std::string&>(),
+           nb::arg("folder"), nb::arg("description") = Metadata{},
+           nb::arg("scaled_formats") = std::vector<std::string>{},
+           nb::arg("scales") = std::vector<std::string>{}, nb::arg("existing") = "replace",
+           "The options are those of `dlsim profile`. `existing`: 'replace', or 'continue' a "
+           "profile with the same settings.")
+      .def_prop_ro("mantissas", &BoundProfileWriter::mantissas,
+                   "Those of the scales, ascending, but for 1.")
       .def("add", &BoundProfileWriter::Add, nb::arg("step"), nb::arg("part"),
            nb::sig("def add(self, step: int, part: tuple[int, float, Mapping[str, str], "
                    "Sequence[tuple[str, str, typing.Any]]]) -> None"),
-           "Profiles one part of a step, which finish() writes, or more tensors of the part -1.")
+           "Tabulates a part of a step, which finish() writes: (micro, grad_scale, metadata, "
+           "tensors), one per micro-step, or with micro = -1 the step as a whole, or more tensors "
+           "of it. Tensors are (name, role, array), float32, float64, float16 or bfloat16 in CPU "
+           "memory, or (type, shape, tables): a table for 1 and, of gradients, one for each of "
+           "`mantissas`.")
       .def("finish", &BoundProfileWriter::Finish, "Writes the step whose parts were added.")
-      .def("drop", &BoundProfileWriter::Drop, "Forgets the parts of a step that is not finished.")
-      .def("commit", &BoundProfileWriter::Commit, "Completes the file.");
-  module.def(
-      "join_shards",
-      [](const std::string& path, const std::string& output) { JoinShards(path, output); },
-      nb::arg("path"), nb::arg("output"), nb::call_guard<nb::gil_scoped_release>(),
-      "As `dlsim join-shards`.");
+      .def("drop", &BoundProfileWriter::Drop, "Forgets the parts of a step that is not finished.");
+  nb::class_<LoadedProfileStep>(module, "LoadedProfileStep", "One step of a profile.")
+      .def_prop_ro("number", [](const LoadedProfileStep& self) { return self.step().step; })
+      .def("micro_steps", [](const LoadedProfileStep& self) { return self.step().micro_steps; })
+      .def("parts", [](const LoadedProfileStep& self) { return self.step().parts.size(); })
+      .def(
+          "metadata", [](const LoadedProfileStep& self) { return DictOf(self.step().metadata); },
+          nb::sig("def metadata(self) -> dict[str, str]"))
+      .def(
+          "tensors", [](const LoadedProfileStep& self) { return HeadersOf(self.step().tensors); },
+          nb::sig("def tensors(self) -> list[tuple[str, str, str, tuple[int, ...]]]"))
+      .def("table", &LoadedProfileStep::Table, nb::arg("part"), nb::arg("tensor"),
+           nb::rv_policy::copy, "The table of a tensor in a part.")
+      .def("exponents", &LoadedProfileStep::Exponents,
+           nb::sig("def exponents(self) -> tuple[list[tuple[str, str, str, tuple[int, ...]]], "
+                   "numpy.typing.NDArray[numpy.int64]]"),
+           "As LoadedStep.exponents.");
+  nb::class_<BoundProfile>(module, "ProfileReader", "A profile, opened.")
+      .def(nb::init<const nb::bytes&, std::string>(), nb::arg("folder"), nb::arg("tensors"))
+      .def("steps", &BoundProfile::Steps)
+      .def(
+          "description",
+          [](const BoundProfile& self) { return DictOf(self.reader().settings().description); },
+          nb::sig("def description(self) -> dict[str, str]"))
+      .def("accumulate",
+           [](const BoundProfile& self) {
+             return std::string(NameOf(self.reader().settings().accumulation));
+           })
+      .def("tensors", [](const BoundProfile& self) { return self.reader().settings().tensors; })
+      .def("file_bytes", [](const BoundProfile& self) { return self.reader().file_bytes(); })
+      .def("load", &BoundProfile::Load, nb::arg("i"));
+  module.def("is_profile", IsProfile, nb::arg("path"), "Whether a path is a profile.");
 }
 
 }  // namespace dlsim::python

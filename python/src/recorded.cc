@@ -3,7 +3,8 @@
 
 #include <nanobind/stl/string.h>
 
-#include <bit>
+#include <cmath>
+#include <span>
 
 #include "dlsim/error.h"
 
@@ -36,39 +37,31 @@ nb::tuple HeaderOf(const std::string& name, Role role, DType dtype,
                         nb::tuple(sizes));
 }
 
-size_t ExponentIndex(uint32_t magnitude) {
-  const size_t biased = magnitude >> 23;
-  if (biased == 0) return static_cast<size_t>(std::bit_width(magnitude)) - 1;
-  return 22 + biased;
+nb::list HeadersOf(const std::vector<TensorInfo>& tensors) {
+  nb::list headers;
+  for (const TensorInfo& tensor : tensors) {
+    headers.append(HeaderOf(tensor.name, tensor.role, tensor.dtype, tensor.shape));
+  }
+  return headers;
 }
 
-const HistogramEdges& ExponentEdges() {
-  static const HistogramEdges edges = [] {
-    std::vector<uint32_t> subnormal;
-    for (int bit = 0; bit < 23; ++bit) subnormal.push_back(uint32_t{1} << bit);
-    return HistogramEdges(subnormal);
-  }();
-  return edges;
-}
-
-nb::ndarray<nb::numpy, int64_t> ExponentCounts(const ProfileStep& step,
-                                               const HistogramEdges& edges) {
+nb::ndarray<nb::numpy, int64_t> ExponentCounts(const StepTables& step) {
   const size_t tensors = step.tensors.size();
   std::vector<int64_t> counts(tensors * kExponentColumns);
-  const auto add = [](int64_t& to, uint64_t count) { to += static_cast<int64_t>(count); };
-  for (const std::vector<Histogram>& part : step.histograms) {
+  for (const std::vector<TensorTable>& part : step.parts) {
     for (size_t t = 0; t < tensors; ++t) {
-      int64_t* const row = counts.data() + t * kExponentColumns;
-      const Histogram& histogram = part[t];
-      for (const SignHistogram& sign : histogram.signs) {
-        for (const HistogramBin& bin : sign.bins) {
-          add(row[ExponentIndex(edges.bits()[bin.bin])], bin.count);
-        }
-      }
-      add(row[kZeros], histogram.zeros);
-      add(row[kNan], histogram.nan);
-      add(row[kInf], histogram.inf);
-      add(row[kElements], histogram.elements);
+      const auto row = std::span(counts).subspan(t * kExponentColumns, kExponentColumns);
+      const auto add = [&](size_t column, uint64_t count) {
+        row[column] += static_cast<int64_t>(count);
+      };
+      const auto of = [](int exponent) { return static_cast<size_t>(exponent - kLowestExponent); };
+      const TensorTable& table = part[t];
+      for (const Binade& binade : table.binades) add(of(binade.exponent), binade.count);
+      for (const float value : table.values) add(of(std::ilogb(value)), 1);
+      add(kZeros, table.zeros);
+      add(kNan, table.nan);
+      add(kInf, table.inf);
+      add(kElements, table.elements);
     }
   }
   return ArrayOf(std::move(counts), {tensors, kExponentColumns});

@@ -12,8 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "dlsim/profile.h"
+#include "dlsim/step_tables.h"
 #include "dlsim/trace.h"
+#include "src/table/tabulate.h"
 
 namespace dlsim::python {
 
@@ -31,6 +32,7 @@ nanobind::dict DictOf(const std::map<std::string, std::string>& texts);
 // (name, role, type, shape)
 nanobind::tuple HeaderOf(const std::string& name, Role role, DType dtype,
                          const std::vector<uint64_t>& shape);
+nanobind::list HeadersOf(const std::vector<TensorInfo>& tensors);
 
 // Gives a vector to NumPy, which then owns it.
 template <class T>
@@ -41,22 +43,10 @@ nanobind::ndarray<nanobind::numpy, T> ArrayOf(std::vector<T> values, std::vector
   return nanobind::ndarray<nanobind::numpy, T>(owned->data(), shape.size(), shape.data(), owner);
 }
 
-// Exponents that float32 magnitudes have: 2^e <= |x| < 2^(e + 1).
-constexpr int kLowestExponent = -149;
-constexpr size_t kExponents = 277;
-
-// The place of a nonzero finite magnitude's exponent, counted from kLowestExponent.
-size_t ExponentIndex(uint32_t magnitude);
-
-// Edges at all powers of two that float32 has.
-const HistogramEdges& ExponentEdges();
-
 // Columns of exponent counts: one per exponent, then these.
 enum ExponentColumn : size_t { kZeros = kExponents, kNan, kInf, kElements, kExponentColumns };
 
-// One row per tensor, summed over parts and signs. Bins must not span exponents, or their counts
-// are those of the lowest.
-nanobind::ndarray<nanobind::numpy, int64_t> ExponentCounts(const ProfileStep& step,
-                                                           const HistogramEdges& edges);
+// One row per tensor, summed over parts.
+nanobind::ndarray<nanobind::numpy, int64_t> ExponentCounts(const StepTables& step);
 
 }  // namespace dlsim::python

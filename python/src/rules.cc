@@ -17,7 +17,7 @@
 #include "dlsim/error.h"
 #include "dlsim/measure_step.h"
 #include "python/src/bindings.h"
-#include "python/src/profile_input.h"
+#include "python/src/step_parts.h"
 #include "sim/base/expectation.h"
 #include "sim/base/number.h"
 #include "src/trace/tensor_rules.h"
@@ -44,10 +44,7 @@ class Alert {
     RequireFigure(expectation_, figures, place_);
   }
 
-  bool HoldsOf(std::optional<double> found) const {
-    if (!found) return Holds(expectation_, std::nullopt);
-    return Holds(expectation_, Bracket<double>{*found, *found});
-  }
+  bool HoldsOf(std::optional<double> found) const { return Holds(expectation_, found); }
 
  private:
   std::string place_;

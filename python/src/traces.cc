@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/profile.h"
+#include "dlsim/step_tables.h"
 #include "dlsim/tensor_values.h"
 #include "dlsim/trace.h"
 #include "python/src/bindings.h"
@@ -76,17 +76,13 @@ class LoadedStep {
 
   // Names in the order of the rows, roles, and the counts.
   nb::tuple Exponents() const {
-    ProfileStep counted;
+    StepTables counted;
     {
       const nb::gil_scoped_release release;
       const std::lock_guard lock(*reading_);
-      counted = ProfileOf(step_, ExponentEdges(), {});
+      counted = TabulateStep(step_, {});
     }
-    nb::list headers;
-    for (const ProfileTensor& tensor : counted.tensors) {
-      headers.append(HeaderOf(tensor.name, tensor.role, tensor.dtype, tensor.shape));
-    }
-    return nb::make_tuple(headers, ExponentCounts(counted, ExponentEdges()));
+    return nb::make_tuple(HeadersOf(counted.tensors), ExponentCounts(counted));
   }
 
  private:

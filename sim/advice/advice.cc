@@ -9,9 +9,8 @@
 
 #include "sim/advice/advice_text.h"
 #include "sim/advice/change.h"
-#include "sim/replay/profile_source.h"
-#include "sim/replay/replay_consumer.h"
-#include "sim/replay/trace_source.h"
+#include "sim/replay/replay_runs.h"
+#include "sim/replay/step_sources.h"
 #include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
@@ -27,14 +26,6 @@ WindowBound BoundOf(const FormatWindows& windows, const SafeScales& range, bool 
     if (decides && !tensor.empty()) return {step.step, tensor, low && step.channels_decide};
   }
   return bound;
-}
-
-Bracket<int> LowRange(const FormatWindows& windows, const SafeScales& range) {
-  Bracket<int> widest = {kLowestWindowExponent, kLowestWindowExponent};
-  for (const StepWindow& step : windows.steps) {
-    if (step.Has(range.low)) widest.RaiseTo(step.low_range);
-  }
-  return widest;
 }
 
 void AddTensors(const FormatWindows& windows, FormatAdvice& advice) {
@@ -75,8 +66,6 @@ void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
     advice.scale = std::ldexp(1.0, range->exponent);
     advice.low = BoundOf(windows, *range, true);
     advice.high = BoundOf(windows, *range, false);
-    const Bracket<int> low_range = LowRange(windows, *range);
-    if (!low_range.exact()) advice.low_range = low_range;
   } else if (advice.empty_steps > MostLost(judged)) {
     advice.verdict = Verdict::kNoScaleIsSafe;
   } else {
@@ -142,18 +131,20 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
   return path;
 }
 
-Advice WindowsOf(const GradientSource& source, const AdviceRequest& request,
+Advice WindowsOf(const StepSource& source, const AdviceRequest& request,
                  const ReplayOptions& options) {
-  WindowConsumer windows(NamedFormats(request.formats), request.conversion, options,
-                         request.recipe);
+  WindowFinder windows(NamedFormats(request.formats), request.conversion, options, request.recipe);
   windows.FindNoise(source);
-  ReplayConsumer observer({}, options);
-  ConsumerGroup group({&windows, &observer});
-  ForEachStep(source, options.step, group);
-  return Advise(windows.Take(source), request.tensors);
+  ReplayRuns observer({}, options);
+  ForEachStep(source, options.step, [&](size_t i, Step& step) {
+    windows.Take(i, step);
+    observer.Take(i, step);
+    return true;
+  });
+  return Advise(windows.TakeWindows(source), request.tensors);
 }
 
-Advice AdviseOn(const GradientSource& source, const AdviceRequest& request,
+Advice AdviseOn(const StepSource& source, const AdviceRequest& request,
                 const ReplayOptions& options) {
   Advice advice = WindowsOf(source, request, options);
   AddChanges(source, request, options, advice);
@@ -162,20 +153,7 @@ Advice AdviseOn(const GradientSource& source, const AdviceRequest& request,
 
 Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request,
                 const ReplayOptions& options) {
-  TraceSource source(trace, options.accumulate_steps);
-  source.LeaveOutLosses();
-  return AdviseOn(source, request, options);
-}
-
-Advice AdviseOn(const ProfileReader& profile, const AdviceRequest& request,
-                const ReplayOptions& options) {
-  ProfileSource source(profile, request.tensors);
-  source.LeaveOutLosses();
-  AdviceRequest seen = request;
-  if (seen.tensors == "*") seen.tensors = profile.settings().tensors;
-  ReplayOptions replay = options;
-  replay.step.accumulation = profile.settings().accumulation;
-  return AdviseOn(source, seen, replay);
+  return AdviseOn(WithoutLosses(TraceSteps(trace, options.accumulate_steps)), request, options);
 }
 
 Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors) {

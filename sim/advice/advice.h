@@ -9,7 +9,7 @@
 
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/replay.h"
-#include "sim/advice/window_consumer.h"
+#include "sim/advice/windows.h"
 
 namespace dlsim::sim {
 
@@ -40,7 +40,7 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
 Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors = "*");
 
 // What the windows of all steps say, without what to change.
-Advice WindowsOf(const GradientSource& source, const AdviceRequest& request,
+Advice WindowsOf(const StepSource& source, const AdviceRequest& request,
                  const ReplayOptions& options);
 
 // Adds what was found of scaled formats, and says it in the lines.

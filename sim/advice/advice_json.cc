@@ -93,9 +93,6 @@ Json JsonFormatAdvice(const FormatAdvice& format) {
                  {"values", JsonForward(format.values)}};
   const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
   object["window"] = JsonWindow(format.window);
-  if (format.low_range) {
-    object["window_low_bracket"] = {power(format.low_range->low), power(format.low_range->high)};
-  }
   object["window_low"] = JsonBound(format.low);
   object["window_high"] = JsonBound(format.high);
   object["scale"] = format.scale ? Json(*format.scale) : Json();

@@ -10,6 +10,10 @@
 
 namespace dlsim::sim {
 
+// Returns what is said of a format whose verdict is Verdict::kFitsInForward, or kFailsInForward.
+std::string ForwardFit(const FormatAdvice& format);
+std::string ForwardFailure(const FormatAdvice& format);
+
 // Returns such as "2^-3", and "1".
 std::string Power(int exponent);
 

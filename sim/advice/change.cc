@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <memory>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -20,124 +20,6 @@ constexpr int kMostPasses = 6;
 
 // What is left of a model of which more is kept trains no faster than in float32.
 constexpr double kMostKept = 0.98;
-
-class WithoutFloat32Step final : public GradientStep {
- public:
-  WithoutFloat32Step(std::unique_ptr<GradientStep> step, const Float32Parts& parts)
-      : step_(std::move(step)), parts_(parts) {}
-
-  int64_t number() const override { return step_->number(); }
-  bool HasBrokenLoss() const override { return step_->HasBrokenLoss(); }
-  RefusedSteps RefusedBefore() const override { return step_->RefusedBefore(); }
-  ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
-                              const ScaleOfTensor& scale) const override {
-    ScaledTensors found = step_->MeasureScaled(formats, scale);
-    const std::vector<ProfileTensor> all = found.tensors;
-    const auto left = [&](size_t t) { return !parts_.Has(all[t].name, all[t].role); };
-    Filter(all.size(), left, found.tensors);
-    for (std::vector<std::vector<ScaledLoss>>::reference losses : found.losses) {
-      Filter(all.size(), left, losses);
-    }
-    return found;
-  }
-  // Its values are not those of all tensors.
-  const TraceStep* Recorded() const override { return nullptr; }
-  std::set<std::string> Listed(std::string_view key) const override { return step_->Listed(key); }
-  std::string Metadata(std::string_view key) const override { return step_->Metadata(key); }
-  std::vector<StepTensor> Tensors() const override {
-    std::vector<StepTensor> tensors = step_->Tensors();
-    std::erase_if(tensors, [&](const StepTensor& one) { return parts_.Has(one.name, one.role); });
-    return tensors;
-  }
-  std::vector<GradientSpread> Spreads() const override {
-    const std::vector<StepTensor> all = step_->Tensors();
-    std::vector<GradientSpread> spreads = step_->Spreads();
-    Filter(all.size(), Left(all), spreads);
-    return spreads;
-  }
-  ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) override {
-    return step_->Totals(edges, options);
-  }
-  StepMeasurement Measure(std::span<const StepQuestion> questions,
-                          const StepOptions& options) const override {
-    return Filtered(step_->Measure(questions, options));
-  }
-  StepMeasurement MeasureForward(std::span<const Conversion> conversions,
-                                 const StepOptions& options) const override {
-    return Filtered(step_->MeasureForward(conversions, options));
-  }
-
- private:
-  std::function<bool(size_t)> Left(const std::vector<StepTensor>& all) const {
-    return [&](size_t t) { return !parts_.Has(all[t].name, all[t].role); };
-  }
-
-  template <class T>
-  static void Filter(size_t count, const std::function<bool(size_t)>& left,
-                     std::vector<T>& of_all) {
-    if (of_all.size() != count) return;  // not known
-    std::vector<T> some;
-    for (size_t t = 0; t < count; ++t) {
-      if (left(t)) some.push_back(std::move(of_all[t]));
-    }
-    of_all = std::move(some);
-  }
-
-  StepMeasurement Filtered(StepMeasurement measured) const {
-    const std::vector<StepTensor> all = measured.tensors;
-    const auto left = Left(all);
-    Filter(all.size(), left, measured.tensors);
-    for (std::vector<TensorAnswer>& answers : measured.answers) Filter(all.size(), left, answers);
-    Filter(all.size(), left, measured.channels);
-    return measured;
-  }
-
-  std::unique_ptr<GradientStep> step_;
-  const Float32Parts& parts_;
-};
-
-// A source without the tensors that are kept in float32.
-class WithoutFloat32Source : public GradientSource {
- public:
-  WithoutFloat32Source(const GradientSource& source, const Float32Parts& parts)
-      : source_(source), parts_(parts) {}
-
-  const SourceFacts& facts() const override { return source_.facts(); }
-  size_t step_count() const override { return source_.step_count(); }
-  const HistogramEdges* edges() const override { return source_.edges(); }
-  bool HasSmallSteps() const override { return source_.HasSmallSteps(); }
-  void ReadAhead(size_t i) const override { source_.ReadAhead(i); }
-  std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override {
-    return std::make_unique<WithoutFloat32Step>(source_.Load(i, needs), parts_);
-  }
-
- private:
-  const GradientSource& source_;
-  const Float32Parts& parts_;
-};
-
-// The same, with all that it needs.
-struct OwnedParts {
-  OwnedParts(std::unique_ptr<GradientSource> all, std::optional<ForwardGraph> known,
-             KeptUnits names)
-      : source(std::move(all)),
-        graph(std::move(known)),
-        kept(std::move(names)),
-        parts(graph ? &*graph : nullptr, kept) {}
-
-  std::unique_ptr<GradientSource> source;
-  std::optional<ForwardGraph> graph;
-  KeptUnits kept;
-  Float32Parts parts;
-};
-
-class OwnedSource final : private OwnedParts, public WithoutFloat32Source {
- public:
-  OwnedSource(std::unique_ptr<GradientSource> all, std::optional<ForwardGraph> known,
-              KeptUnits names)
-      : OwnedParts(std::move(all), std::move(known), std::move(names)),
-        WithoutFloat32Source(*OwnedParts::source, OwnedParts::parts) {}
-};
 
 std::string ModuleOf(const std::string& tensor) { return WithoutCall(LayerOf(tensor)); }
 
@@ -159,7 +41,7 @@ std::vector<std::string> CulpritsIn(const FormatAdvice& format) {
 // Searches what to keep for one format.
 class Search {
  public:
-  Search(const GradientSource& source, const ForwardGraph& graph, const AdviceRequest& request,
+  Search(const StepSource& source, const ForwardGraph& graph, const AdviceRequest& request,
          const ReplayOptions& options, const FormatAdvice& format)
       : source_(source), graph_(graph), request_(request), options_(options), format_(format) {
     request_.formats = {format.format};
@@ -203,8 +85,7 @@ class Search {
   }
 
   bool Holds(const Units& units) const {
-    const KeptUnits kept = Names(units);
-    const Float32Parts parts(&graph_, kept);
+    const Float32Parts parts(&graph_, Names(units));
     return std::ranges::all_of(
         because_, [&](const std::string& tensor) { return parts.Has(tensor, RoleOf(tensor)); });
   }
@@ -250,8 +131,7 @@ class Search {
   // Adds what makes a culprit that the graph takes for float32 from the start, though the recorder
   // counted it.
   void KeepUnexplained() {
-    const KeptUnits none;
-    const Float32Parts parts(&graph_, none);
+    const Float32Parts parts(&graph_, {});
     for (const std::string& tensor : because_) {
       if (!parts.Has(tensor, RoleOf(tensor))) continue;
       for (const Unit& unit : graph_.MakerOf(StemOf(tensor))) {
@@ -263,9 +143,11 @@ class Search {
 
   // What the gradients say if `kept` stays in float32.
   FormatAdvice AdviceWith(const Units& units) const {
-    const KeptUnits kept = Names(units);
-    const Float32Parts parts(&graph_, kept);
-    return WindowsOf(WithoutFloat32Source(source_, parts), request_, options_).formats.front();
+    const Float32Parts parts(&graph_, Names(units));
+    const StepSource rest = Without(source_, [&parts](const TensorInfo& tensor) {
+      return parts.Has(tensor.name, tensor.role);
+    });
+    return WindowsOf(rest, request_, options_).formats.front();
   }
 
   // Adds what gradients need to be kept as well, in the cheaper of two ways: what loses much at the
@@ -345,7 +227,7 @@ class Search {
     return names;
   }
 
-  const GradientSource& source_;
+  const StepSource& source_;
   const ForwardGraph& graph_;
   AdviceRequest request_;
   ReplayOptions options_;
@@ -388,17 +270,17 @@ std::string InsteadFor(const FormatAdvice& format, const Advice& advice) {
 
 }  // namespace
 
-std::optional<ForwardGraph> GraphOf(const GradientSource& source) {
-  for (size_t i = 0; i < source.step_count(); ++i) {
-    const auto step = source.Load(i, StepNeeds::kTensors);
-    if (auto graph = ForwardGraph::Parse(step->Metadata(kForwardGraphKey))) return graph;
+std::optional<ForwardGraph> GraphOf(const StepSource& source) {
+  for (size_t i = 0; i < source.step_count; ++i) {
+    const std::string text = source.describe(i)->Metadata(kForwardGraphKey);
+    if (auto graph = ForwardGraph::Parse(text)) return graph;
   }
   return std::nullopt;
 }
 
-Float32Parts::Float32Parts(const ForwardGraph* graph, const KeptUnits& kept)
-    : graph_(graph), kept_(kept) {
-  if (graph != nullptr) narrow_ = graph->NarrowNames(kept);
+Float32Parts::Float32Parts(const ForwardGraph* graph, KeptUnits kept)
+    : graph_(graph), kept_(std::move(kept)) {
+  if (graph != nullptr) narrow_ = graph->NarrowNames(kept_);
 }
 
 bool Float32Parts::Has(const std::string& tensor, Role role) const {
@@ -415,20 +297,23 @@ bool Float32Parts::Has(const std::string& tensor, Role role) const {
   return kept_.Has(module, function);
 }
 
-std::unique_ptr<GradientSource> KeptInFloat32(std::unique_ptr<GradientSource> source,
-                                              std::span<const std::string> names) {
-  auto graph = GraphOf(*source);
+StepSource KeptInFloat32(StepSource source, std::span<const std::string> names) {
+  const auto graph = std::make_shared<const std::optional<ForwardGraph>>(GraphOf(source));
+  const ForwardGraph* const known = *graph ? &**graph : nullptr;
   KeptUnits kept;
   for (const std::string& pattern : names) {
     kept.Add(pattern);
-    if (!graph || graph->HasUnit(pattern)) continue;
+    if (known == nullptr || known->HasUnit(pattern)) continue;
     throw UsageError("--float32", "no module or operation of the recording matches",
-                     "such as " + Quoted(graph->AnyUnit()), Quoted(pattern));
+                     "such as " + Quoted(known->AnyUnit()), Quoted(pattern));
   }
-  return std::make_unique<OwnedSource>(std::move(source), std::move(graph), kept);
+  const Float32Parts parts(known, kept);
+  return Without(std::move(source), [graph, parts](const TensorInfo& tensor) {
+    return parts.Has(tensor.name, tensor.role);
+  });
 }
 
-void AddChanges(const GradientSource& source, const AdviceRequest& request,
+void AddChanges(const StepSource& source, const AdviceRequest& request,
                 const ReplayOptions& options, Advice& advice) {
   if (advice.recipe != Recipe::kAutocast) return;
   std::optional<ForwardGraph> graph;

@@ -10,6 +10,19 @@
 namespace dlsim::sim {
 namespace {
 
+// What there is to say of a stack, in the order of ConfigTarget.
+struct TargetRow {
+  std::string_view title, policy;
+};
+constexpr TargetRow kTargets[] = {{"Model Zoo YAML", "cerebras-2.10"},
+                                  {"DeepSpeed JSON, table fp16", "deepspeed"},
+                                  {"PyTorch", "torch"},
+                                  {"Accelerate", "torch"},
+                                  {"Hugging Face Trainer", "torch"},
+                                  {"Lightning", "torch"}};
+
+const TargetRow& RowOf(ConfigTarget target) { return kTargets[static_cast<size_t>(target)]; }
+
 // A number that YAML, TOML and Python all read as a floating-point one.
 std::string Floating(double value) {
   const std::string text = ScaleNumber(value);
@@ -119,52 +132,15 @@ std::string BFloat16Text(ConfigTarget target) {
 
 }  // namespace
 
+std::string_view TitleOf(ConfigTarget target) { return RowOf(target).title; }
+
+std::string_view PolicyOf(ConfigTarget target) { return RowOf(target).policy; }
+
+// DeepSpeed has two policies of its name, and Cerebras another as documented.
 bool IsPolicyOf(ConfigTarget target, std::string_view policy) {
-  switch (target) {
-    case ConfigTarget::kModelZoo:
-      return policy == "cerebras-2.10" || policy == "cerebras";
-    case ConfigTarget::kDeepSpeed:
-      return policy.starts_with("deepspeed");
-    case ConfigTarget::kTorch:
-    case ConfigTarget::kAccelerate:
-    case ConfigTarget::kTrainer:
-    case ConfigTarget::kLightning:
-      return policy == "torch";
-  }
-  return false;
-}
-
-std::string_view PolicyOf(ConfigTarget target) {
-  switch (target) {
-    case ConfigTarget::kModelZoo:
-      return "cerebras-2.10";
-    case ConfigTarget::kDeepSpeed:
-      return "deepspeed";
-    case ConfigTarget::kTorch:
-    case ConfigTarget::kAccelerate:
-    case ConfigTarget::kTrainer:
-    case ConfigTarget::kLightning:
-      return "torch";
-  }
-  return "";
-}
-
-std::string_view TitleOf(ConfigTarget target) {
-  switch (target) {
-    case ConfigTarget::kModelZoo:
-      return "Model Zoo YAML";
-    case ConfigTarget::kDeepSpeed:
-      return "DeepSpeed JSON, table fp16";
-    case ConfigTarget::kTorch:
-      return "PyTorch";
-    case ConfigTarget::kAccelerate:
-      return "Accelerate";
-    case ConfigTarget::kTrainer:
-      return "Hugging Face Trainer";
-    case ConfigTarget::kLightning:
-      return "Lightning";
-  }
-  return "";
+  return policy == PolicyOf(target) ||
+         (target == ConfigTarget::kModelZoo && policy == "cerebras") ||
+         (target == ConfigTarget::kDeepSpeed && policy.starts_with("deepspeed"));
 }
 
 std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning) {

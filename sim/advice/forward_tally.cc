@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "dlsim/format.h"
 #include "sim/replay/harm.h"
@@ -75,7 +78,47 @@ bool AreOtherAngles(const std::string& name, const TensorStats& stats) {
                                                               static_cast<double>(stats.elements);
 }
 
+// An output matters to the loss about as much as its norm times that of its gradient. Along a chain
+// of layers the product hardly changes, whatever their units are.
+constexpr double kSlight = 0.01;  // of the largest of the step
+
+// The outputs whose loss is slight: small terms of sums. What has no gradient in the recording is
+// taken for slight if it is the result of an operation, or if the step has no gradients at all.
+std::set<std::string> SlightOutputs(const Step& step, std::span<const TensorStats> inputs) {
+  const std::span<const TensorInfo> gradients = step.gradients(), forward = step.forward();
+  std::unordered_map<std::string, double> squares;  // of gradients, by the name of the output
+  for (size_t t = 0; t < gradients.size(); ++t) {
+    if (gradients[t].role != Role::kActGrad || !gradients[t].name.ends_with("_grad")) continue;
+    squares[OutputOf(gradients[t].name)] = inputs[t].sum_of_squares;
+  }
+  std::vector<double> weights;
+  for (size_t t = 0; t < forward.size(); ++t) {
+    double of_output = 0;
+    for (const std::vector<TensorTable>& part : step.tables().parts) {
+      of_output += part[gradients.size() + t].sum_of_squares;
+    }
+    const auto found = squares.find(forward[t].name);
+    const bool known = found != squares.end();
+    weights.push_back(known ? std::sqrt(found->second) * std::sqrt(of_output) : -1);
+  }
+  const double largest = weights.empty() ? 0 : std::ranges::max(weights);
+  std::set<std::string> slight;
+  for (size_t t = 0; t < forward.size(); ++t) {
+    const bool slight_unless_known = gradients.empty() || IsOfOperation(forward[t].name);
+    if (weights[t] >= 0 ? weights[t] < kSlight * largest : slight_unless_known) {
+      slight.insert(forward[t].name);
+    }
+  }
+  return slight;
+}
+
 }  // namespace
+
+ListedTensors ListedIn(const Step& step, std::span<const TensorStats> inputs) {
+  if (step.forward().empty()) return {};
+  return {step.Listed(kAutocastFloat32Key), step.Listed(kHarmlessOverflowKey),
+          SlightOutputs(step, inputs)};
+}
 
 double ForwardHeadroom(const Conversion& conversion, float absmax) {
   if (absmax == 0) return std::numeric_limits<double>::infinity();
@@ -133,13 +176,17 @@ bool ForwardTally::ChangesNothing(const std::string& name, const TensorStats& st
          MaxFinite(conversion_.format) >= MaxFinite(kFp16) && listed.harmless.contains(name);
 }
 
-std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor> tensors,
-                                        std::span<const TensorStats> totals,
-                                        const ListedTensors& listed) {
-  std::set<std::string> suspects;
+void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
+  const std::span<const TensorInfo> tensors = step.forward();
+  if (tensors.empty()) return;
+  const std::shared_ptr<const StepAnswer> answer = step.AskForward(conversion_);
+  std::set<size_t> suspects;
+  std::map<std::string, ForwardTensor> before_step;  // of what may hide scores
   std::set<Role> present;
   for (size_t t = 0; t < tensors.size(); ++t) {
-    const auto& [name, role] = tensors[t];
+    const std::string& name = tensors[t].name;
+    const Role role = tensors[t].role;
+    const TensorStats& total = (*answer)[t].total;
     OfRole& of_role = Of(role);
     of_role.steps += present.insert(role).second;
     if (recipe_ == Recipe::kAutocast && listed.float32.contains(name)) {
@@ -148,7 +195,7 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
     }
     if (const int bits = BitsOfRoundedLoss(name); bits != 0) {
       if (bits == conversion_.format.mantissa_bits + 1) {
-        of_role.loss_growth = {totals[t].absmax, step};
+        of_role.loss_growth = {total.absmax, step.number()};
       }
       continue;
     }
@@ -156,44 +203,51 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
     // Steps mostly have the same tensors.
     ForwardTensor& tensor = of_role.tensors.Of(name, t);
     ForwardTensor before = tensor;
-    if (ChangesNothing(name, totals[t], listed)) {
-      if (totals[t].absmax < kOfType)
-        tensor.harmless_absmax = std::fmax(tensor.harmless_absmax, totals[t].absmax);
+    if (ChangesNothing(name, total, listed)) {
+      if (total.absmax < kOfType)
+        tensor.harmless_absmax = std::fmax(tensor.harmless_absmax, total.absmax);
       continue;
     }
-    tensor.steps += totals[t].sum_of_squares > 0;
+    tensor.steps += total.sum_of_squares > 0;
     // Models train whose parameters vanish.
     tensor.steps_lost += role == Role::kAct && !listed.slight.contains(name) &&
-                         totals[t].energy_lost() > kForwardLossFails;
-    tensor.steps_lost += IsRoundingError(name, totals[t], conversion_.format);
-    tensor.steps_lost += AreOtherAngles(name, totals[t]);
-    tensor.steps_lost += AreOneSample(name, totals[t], conversion_);
-    tensor.zero_divisor |= IsOfDivisors(name) && totals[t].underflow > 0;
-    const bool first = Count(step, totals[t], tensor);
-    if (!first || !OverflowsByOneMagnitude(totals[t])) continue;
-    suspects.insert(name);
-    if (HidesScores(name, totals[t])) before_.insert_or_assign(name, std::move(before));
+                         total.energy_lost() > kForwardLossFails;
+    tensor.steps_lost += IsRoundingError(name, total, conversion_.format);
+    tensor.steps_lost += AreOtherAngles(name, total);
+    tensor.steps_lost += AreOneSample(name, total, conversion_);
+    tensor.zero_divisor |= IsOfDivisors(name) && total.underflow > 0;
+    const bool first = Count(step.number(), total, tensor);
+    if (!first || !OverflowsByOneMagnitude(total)) continue;
+    suspects.insert(t);
+    if (HidesScores(name, total)) before_step.insert_or_assign(name, std::move(before));
   }
-  return suspects;
+  if (!suspects.empty()) NameConstants(step, suspects, before_step);
 }
 
-void ForwardTally::NameConstants(const std::set<std::string>& suspects,
-                                 std::span<const StepTensor> tensors,
-                                 std::span<const TensorStats> rounded_up) {
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (!suspects.contains(tensors[t].name) || rounded_up[t].overflow > 0) continue;
-    ForwardTensor& tensor = Of(tensors[t].role).tensors.Of(tensors[t].name, t);
-    const auto before = before_.find(tensor.name);
-    if (before == before_.end()) {
+// In rounding toward +infinity no negative value overflows. Where the values are not at hand, a
+// magnitude of which all that overflows is made is taken for that of a mask.
+void ForwardTally::NameConstants(const Step& step, const std::set<size_t>& suspects,
+                                 const std::map<std::string, ForwardTensor>& before_step) {
+  Conversion up = conversion_;
+  up.rounding = Rounding::kTowardPositive;
+  up.overflow = Overflow::kInfinity;
+  const std::shared_ptr<const StepAnswer> rounded_up =
+      step.recorded() == nullptr ? nullptr : step.AskForward(up);
+  for (const size_t t : suspects) {
+    if (rounded_up && (*rounded_up)[t].total.overflow > 0) continue;
+    const TensorInfo& info = step.forward()[t];
+    ForwardTensor& tensor = Of(info.role).tensors.Of(info.name, t);
+    const auto before = before_step.find(info.name);
+    if (before == before_step.end()) {
       tensor.constant = true;
       continue;
     }
+    const bool hides_scores = tensor.overflow_absmax < kOfType;
     tensor.absmax = before->second.absmax;
     tensor.absmax_step = before->second.absmax_step;
     tensor.overflow_step.reset();
-    tensor.hides_scores = rounded_up[t].absmax < kOfType;
+    tensor.hides_scores = hides_scores;
   }
-  before_.clear();
 }
 
 ForwardVerdict ForwardTally::VerdictOn(Role role) const {

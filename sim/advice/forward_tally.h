@@ -12,8 +12,8 @@
 #include <string>
 
 #include "dlsim/codec.h"
-#include "dlsim/measure_step.h"
 #include "dlsim/sim/forward.h"
+#include "dlsim/sim/step.h"
 #include "sim/base/named_list.h"
 
 namespace dlsim::sim {
@@ -28,25 +28,16 @@ struct ListedTensors {
   std::set<std::string> float32, harmless, slight;
 };
 
+// Returns those of a step; `inputs` are of its gradients, see Step::Inputs.
+ListedTensors ListedIn(const Step& step, std::span<const TensorStats> inputs);
+
 // The forward tensors of one conversion.
 class ForwardTally {
  public:
   ForwardTally(const Conversion& conversion, Recipe recipe);
 
-  // What to measure the forward tensors of a step with, at scale 1.
-  const Conversion& conversion() const { return conversion_; }
-
-  // Takes over a step: its forward tensors and their counters over the parts. Returns those that
-  // overflow for the first time, and whose values that do are all the same but for the sign; empty
-  // at nearly every step.
-  std::set<std::string> Add(int64_t step, std::span<const StepTensor> tensors,
-                            std::span<const TensorStats> totals, const ListedTensors& listed);
-
-  // Takes over the step's counters in rounding toward +infinity, where no negative value overflows:
-  // which of the tensors that Add returned overflow by a negative constant. One that only hides
-  // scores is forgotten.
-  void NameConstants(const std::set<std::string>& suspects, std::span<const StepTensor> tensors,
-                     std::span<const TensorStats> rounded_up);
+  // Takes over a step, its forward tensors at scale 1.
+  void Add(const Step& step, const ListedTensors& listed);
 
   // Returns what is to be said of Role::kAct or of Role::kValue.
   ForwardVerdict VerdictOn(Role role) const;
@@ -59,6 +50,12 @@ class ForwardTally {
     size_t steps = 0;
   };
 
+  // Of the tensors of a step that overflow for the first time and whose values that do are all the
+  // same but for the sign, finds those that overflow by a negative constant. One that only hides
+  // scores is forgotten: it is as in `before`.
+  void NameConstants(const Step& step, const std::set<size_t>& suspects,
+                     const std::map<std::string, ForwardTensor>& before);
+
   bool ChangesNothing(const std::string& name, const TensorStats& stats,
                       const ListedTensors& listed) const;
   OfRole& Of(Role role) { return role == Role::kValue ? values_ : outputs_; }
@@ -68,7 +65,6 @@ class ForwardTally {
   Recipe recipe_;
   float largest_that_fits_;
   OfRole outputs_, values_;
-  std::map<std::string, ForwardTensor> before_;  // the step, of what may hide scores
 };
 
 }  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dlsim/sim/replay.h"
-#include "sim/advice/scale_window.h"
+#include "sim/advice/windows.h"
 
 namespace dlsim::sim {
 

@@ -36,8 +36,6 @@ void AddInfoCommand(CLI::App& app, Action& action);
 void AddConvertCommand(CLI::App& app, Action& action);
 void AddScalerCommand(CLI::App& app, Action& action);
 void AddProfileCommand(CLI::App& app, Action& action);
-void AddMergeCommand(CLI::App& app, Action& action);
-void AddJoinShardsCommand(CLI::App& app, Action& action);
 void AddReplayCommand(CLI::App& app, Action& action);
 void AddDiffCommand(CLI::App& app, Action& action);
 void AddSweepCommand(CLI::App& app, Action& action);

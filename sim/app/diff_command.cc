@@ -12,7 +12,7 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
-#include "sim/diff/diff_output.h"
+#include "sim/diff/diff.h"
 
 namespace dlsim::sim {
 namespace {
@@ -27,8 +27,7 @@ struct DiffOptions {
   DiffReportOptions report;
 
   void Visit(OptionRows& option) {
-    constexpr const char* kRun =
-        "A trace, in any form that dlsim replay reads, or a profile (.dlprof)";
+    constexpr const char* kRun = "A trace, in any form that dlsim replay reads, or a profile";
     option.Argument("A", a, kRun).Required();
     option.Argument("B", b, kRun).Required();
     VisitReading(option, trace);
@@ -57,58 +56,39 @@ double ThresholdOf(const DiffOptions& options) {
   throw UsageError("--threshold", "negative number", "0 or more", Quoted(options.threshold));
 }
 
-Json DescribeOptions(const DiffOptions& options) {
-  return {{"threshold", ThresholdOf(options)},
-          {"align", NameOf(options.alignment)},
-          {"tensors", options.trace.tensors}};
-}
-
-std::string RangeText(const DiffRun& run) {
-  return std::to_string(run.steps.front()) + " to " + std::to_string(run.steps.back());
-}
-
-AlignedSteps Align(const DiffRuns& runs, Alignment alignment) {
-  AlignedSteps aligned = AlignSteps(runs.a.steps, runs.b.steps, alignment);
-  if (!aligned.pairs.empty()) return aligned;
-  throw Error(
-      ErrorKind::kIncomparable, Printable(runs.b.path), "no step in common",
-      "steps " + RangeText(runs.a) + " as in " + Printable(runs.a.path) + ", or --align index",
-      RangeText(runs.b));
-}
-
-void RequireCommonTensors(const DiffRuns& runs, const DiffResult& result) {
-  if (!result.tensors().empty()) return;
-  const std::string place = Printable(runs.b.path);
-  if (result.unmatched().empty()) throw InputError(place, NoTensorMatches(runs.b.tensors));
-  const UnmatchedTensor& first = result.unmatched().front().first;
+void RequireCommonTensors(const Diff& diff, const std::string& pattern) {
+  if (!diff.tensors.items().empty()) return;
+  const std::string place = Printable(diff.b.path);
+  if (diff.unmatched.items().empty()) throw InputError(place, NoTensorMatches(pattern));
+  const UnmatchedTensor& first = diff.unmatched.items().front().first;
   throw Error(ErrorKind::kIncomparable, place, "no tensor in common",
-              "those of " + Printable(runs.a.path),
+              "those of " + Printable(diff.a.path),
               Quoted(first.name) + " " + std::string(NameOf(first.why)));
 }
 
 int RunDiff(const DiffOptions& options) {
-  DiffResult result(ThresholdOf(options));
-  RequireFigures(options.expectations, FigureNames(JsonFigures(result, 0)), "a diff");
-  const DiffRuns runs = OpenDiffRuns(options.a, options.b, options.trace);
-  const AlignedSteps aligned = Align(runs, options.alignment);
+  RequireFigures(options.expectations, FigureNames(JsonFigures(Diff())), "a diff");
+  Diff diff = OpenDiff(options.a, options.b, options.trace, options.alignment);
+  diff.threshold = ThresholdOf(options);
   ResultFiles files(options.results);
   if (files.csv) files.csv->Write(DiffCsvHeader());
   {
-    Progress progress("diff", aligned.pairs.size(),
+    Progress progress("diff", diff.aligned.pairs.size(),
                       options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                       ProgressUnit::kCount);
-    CompareRuns(runs, aligned.pairs, [&](size_t pair, const ComparedStep& step) {
-      result.Add(step);
+    CompareRuns(diff, [&](size_t pair, const ComparedStep& step) {
       if (files.csv) files.csv->Write(DiffCsvRows(step));
       progress.Update(pair + 1);
     });
   }
-  RequireCommonTensors(runs, result);
-  const Diff diff = {runs, aligned, result};
+  RequireCommonTensors(diff, options.trace.tensors);
   const std::vector<ExpectationOutcome> outcomes =
       CheckExpectations(options.expectations, JsonFigures(diff));
   if (files.json) {
-    WriteDiffJson(diff, DescribeOptions(options),
+    WriteDiffJson(diff,
+                  {{"threshold", diff.threshold},
+                   {"align", NameOf(options.alignment)},
+                   {"tensors", options.trace.tensors}},
                   outcomes.empty() ? Json() : JsonOutcomes(outcomes), *files.json);
   }
   files.Commit();
@@ -126,7 +106,7 @@ void AddDiffCommand(CLI::App& app, Action& action) {
       "  dlsim diff runs/float32 runs/bf16\n"
       "  dlsim diff runs/before runs/after --threshold 0 --expect 'max_relative_difference==0'\n"
       "  dlsim diff runs/seed-1 runs/seed-2 --tensors '*.weight.grad' --csv diff.csv\n"
-      "  dlsim diff before.dlprof after.dlprof --details\n"
+      "  dlsim diff profiles/before profiles/after --details\n"
       "  dlsim diff runs/a runs/resumed --align index --json -");
 }
 

@@ -28,7 +28,6 @@ constexpr std::array<std::string_view, 5> kOutputs = {"json", "csv", "summaries"
 struct FileArgument {
   std::string option;  // as users write it
   std::string path;
-  bool until_complete = false;  // what an output is called before it is complete
 };
 
 struct FileArguments {
@@ -58,15 +57,6 @@ void AddInputs(const CLI::Option& option, FileArguments& files) {
   }
 }
 
-// Adds an output. A profile is written under another name, which it keeps when it is interrupted.
-void AddOutput(const CLI::App& command, const CLI::Option& option, FileArguments& files) {
-  const std::string& path = option.results().back();
-  files.outputs.push_back({OptionName(option), path});
-  const bool is_profile = command.get_name() == "profile" || command.get_name() == "merge";
-  if (!is_profile || !option.check_lname("output") || path.empty()) return;
-  files.outputs.push_back({OptionName(option), LinkTarget(path).value_or(path) + ".partial", true});
-}
-
 FileArguments CollectFiles(const CLI::App& app) {
   FileArguments files;
   for (const CLI::App* command : app.get_subcommands()) {
@@ -74,7 +64,7 @@ FileArguments CollectFiles(const CLI::App& app) {
       if (!IsOutput(*option)) {
         AddInputs(*option, files);
       } else if (option->count() > 0) {
-        AddOutput(*command, *option, files);
+        files.outputs.push_back({OptionName(*option), option->results().back()});
       }
     }
     FileArguments deeper = CollectFiles(*command);
@@ -170,11 +160,8 @@ void CheckFileArguments(const CLI::App& app) {
     CheckOutput(output, files.inputs);
     for (size_t k = 0; k < i; ++k) {
       if (!IsSameOutput(files.outputs[k].path, output.path)) continue;
-      const bool until_complete = output.until_complete || files.outputs[k].until_complete;
-      throw UsageError(output.option,
-                       "taken by " + files.outputs[k].option +
-                           (until_complete ? " until the profile is complete" : ""),
-                       "another file", Quoted(output.path));
+      throw UsageError(output.option, "taken by " + files.outputs[k].option, "another file",
+                       Quoted(output.path));
     }
   }
 }

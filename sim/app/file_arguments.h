@@ -13,9 +13,8 @@ namespace dlsim::sim {
 
 // Refuses, before any work, an output of the command that was chosen if it has no name, is another
 // output, or is a file that an argument names or that belongs to a trace; through links as well.
-// The FILE.partial of a profile that is written is an output, too. Throws UsageError. Options
-// called --json, --csv, --output or --out, and the argument OUT, are outputs in every command;
-// arguments, options of a FILE, and values @FILE are inputs.
+// Throws UsageError. Options called --json, --csv, --output or --out, and the argument OUT, are
+// outputs in every command; arguments, options of a FILE, and values @FILE are inputs.
 void CheckFileArguments(const CLI::App& app);
 
 // The same of one output, against inputs that are named in another way, or found: `named_by` is the

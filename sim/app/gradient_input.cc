@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/gradient_input.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -8,17 +10,19 @@
 #include "dlsim/error.h"
 #include "sim/advice/change.h"
 #include "sim/base/caller.h"
-#include "sim/replay/profile_source.h"
-#include "sim/replay/trace_source.h"
+#include "sim/base/quantity.h"
+#include "sim/replay/step_sources.h"
+#include "sim/replay/together.h"
 
 namespace dlsim::sim {
 namespace {
 
-// Refuses what was lost when the gradients of a step became its profile.
+// Refuses what was lost when the gradients of a step became its tables.
 void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulation& asked) {
   const ProfileSettings& settings = profile.settings();
-  const ProfileStep first = profile.Load(0);
-  const bool micro_steps = first.files.size() > 1 || first.micro_steps.front() >= 0;
+  const StepTables first = profile.LoadHead(0);
+  const bool micro_steps =
+      first.files.size() > 1 || (!first.micro_steps.empty() && first.micro_steps.front() >= 0);
   if (micro_steps && asked.rule && *asked.rule != settings.accumulation) {
     throw UsageError("--accumulate", "the profile was made otherwise",
                      NameOf(settings.accumulation), NameOf(*asked.rule));
@@ -32,42 +36,41 @@ void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulati
                    std::to_string(*asked.steps));
 }
 
-bool AnyStep(const GradientSource& source,
-             const std::function<bool(const GradientStep& step)>& matches) {
-  for (size_t i = 0; i < source.step_count(); ++i) {
-    if (matches(*source.Load(i, StepNeeds::kTensors))) return true;
+bool AnyStep(const StepSource& source, const std::function<bool(const Step& step)>& matches) {
+  for (size_t i = 0; i < source.step_count; ++i) {
+    if (matches(*source.describe(i))) return true;
   }
   return false;
 }
 
-bool HasOutputs(const GradientStep& step) {
-  return std::ranges::count(step.MeasureForward({}, {}).tensors, Role::kAct, &StepTensor::role) > 0;
+bool HasGradients(const Step& step) { return !step.gradients().empty(); }
+
+bool HasOutputs(const Step& step) {
+  return std::ranges::count(step.forward(), Role::kAct, &TensorInfo::role) > 0;
 }
 
 // Looks for gradients; no loss scale follows from a forward pass alone.
 void FindGradients(const TraceArguments& arguments, ForwardAlone alone, GradientInput& input) {
-  input.has_gradients =
-      AnyStep(*input.source, [](const GradientStep& step) { return !step.Tensors().empty(); });
+  input.has_gradients = AnyStep(input.source, HasGradients);
   if (input.has_gradients) return;
-  if (alone == ForwardAlone::kTaken && AnyStep(*input.source, HasOutputs)) return;
+  if (alone == ForwardAlone::kTaken && AnyStep(input.source, HasOutputs)) return;
   RefuseWithoutGradients(arguments);
 }
 
 // A device has nothing to do then. It is opened if the user names it, so that what is refused does
 // not depend on the input.
-GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& arguments,
-                           const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
+GradientInput OpenProfile(const AskedAccumulation& asked, TraceArguments& arguments,
+                          const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
   GradientInput input;
-  input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(arguments.paths));
+  const std::string& path = arguments.paths.front();
+  input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(path));
   const ProfileSettings& settings = input.profile->settings();
   if (input.profile->step_count() == 0) {
-    throw InputError(Printable(arguments.paths.front()), "a profile without steps");
+    throw InputError(Printable(path), "a profile without steps");
   }
   RequireSameAccumulation(*input.profile, asked);
   RequireSameRanks(*input.profile, arguments.options.ranks);
-  auto source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
-  source->LeaveOutLosses();
-  input.source = std::move(source);
+  input.source = WithoutLosses(ProfileSteps(*input.profile, arguments.options.tensors));
   FindGradients(arguments, alone, input);
   input.device = OpenDevice(device, 0);
   if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
@@ -77,15 +80,43 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
 }
 
 // Opens what the caller gives: all of it is looked at.
-GradientInput OpenGiven(std::unique_ptr<GradientSource> given, const AskedAccumulation& asked,
+GradientInput OpenGiven(StepSource given, const AskedAccumulation& asked,
                         const TraceArguments& arguments, ReplayOptions& replay) {
   GradientInput input;
   input.source = std::move(given);
-  RequireTensors(
-      arguments, NoTensorMatches(arguments.options.tensors), input.source->step_count(),
-      [&](size_t i) { return !input.source->Load(i, StepNeeds::kTensors)->Tensors().empty(); });
+  RequireTensors(arguments, NoTensorMatches(arguments.options.tensors), input.source.step_count,
+                 [&](size_t i) { return HasGradients(*input.source.describe(i)); });
   replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
   replay.accumulate_steps = asked.steps.value_or(1);
+  return input;
+}
+
+// Opens what the ranks of sharded training wrote. --tensors names whole tensors, not their pieces.
+GradientInput OpenShards(std::vector<std::string> folders, const AskedAccumulation& asked,
+                         TraceArguments& arguments, ReplayOptions& replay, ForwardAlone alone) {
+  replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
+  replay.accumulate_steps = asked.steps.value_or(1);
+  TraceOptions whole = arguments.options;
+  whole.tensors = "*";
+  GradientInput input;
+  std::vector<StepSource> sources;
+  for (const std::string& folder : folders) {
+    GradientInput& shard = input.shards.emplace_back();
+    if (ProfileReader::IsProfile(folder)) {
+      shard.profile = std::make_unique<ProfileReader>(ProfileReader::Open(folder));
+      RequireSameAccumulation(*shard.profile, asked);
+      sources.push_back(ProfileSteps(*shard.profile, whole.tensors));
+    } else {
+      shard.trace = std::make_unique<TraceReader>(TraceReader::Open(std::span(&folder, 1), whole));
+      sources.push_back(TraceSteps(*shard.trace, replay.accumulate_steps));
+    }
+  }
+  const std::string& glob = arguments.options.tensors;
+  input.source = WithoutLosses(
+      Without(Together(std::move(sources), std::move(folders)), [glob](const TensorInfo& tensor) {
+        return fnmatch(glob.c_str(), tensor.name.c_str(), 0) != 0;
+      }));
+  FindGradients(arguments, alone, input);
   return input;
 }
 
@@ -102,37 +133,29 @@ void KeepInFloat32(const std::vector<std::string>& names, GradientInput& input) 
   input.source = KeptInFloat32(std::move(input.source), names);
 }
 
-bool AreProfiles(const std::vector<std::string>& paths) {
-  const std::string* other = nullptr;
-  size_t profiles = 0;
-  for (const std::string& path : paths) {
-    if (ProfileReader::IsProfile(path)) {
-      ++profiles;
-    } else if (other == nullptr) {
-      other = &path;
-    }
-  }
-  if (other == nullptr) return true;
-  if (profiles == 0) return false;
-  throw UsageError("TRACE", "cannot mix traces and profiles", "only traces, or only profiles",
-                   "the trace " + Quoted(*other));
+bool IsProfile(const std::vector<std::string>& paths) {
+  const auto is_profile = [](const std::string& path) { return ProfileReader::IsProfile(path); };
+  const auto profiles = std::ranges::count_if(paths, is_profile);
+  if (profiles == 0 || paths.size() == 1) return profiles == 1;
+  throw UsageError("TRACE", "a profile is read on its own", "one profile, or only traces",
+                   Counted(paths.size(), "path"));
 }
 
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
                             const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
   if (auto given = CurrentCaller().GivenGradients(arguments.paths.front())) {
-    return OpenGiven(std::move(given), asked, arguments, replay);
+    return OpenGiven(std::move(*given), asked, arguments, replay);
   }
-  if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, device, replay, alone);
+  std::vector<std::string> shards = FindShards(arguments.paths);
+  if (!shards.empty()) return OpenShards(std::move(shards), asked, arguments, replay, alone);
+  if (IsProfile(arguments.paths)) return OpenProfile(asked, arguments, device, replay, alone);
   replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
   replay.accumulate_steps = asked.steps.value_or(1);
   GradientInput input;
   input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
-  auto source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
-  source->LeaveOutLosses();
-  input.source = std::move(source);
+  input.source = WithoutLosses(TraceSteps(*input.trace, replay.accumulate_steps));
   FindGradients(arguments, alone, input);
-  input.device = OpenDevice(device, input.source->facts().file_bytes);
+  input.device = OpenDevice(device, input.source.facts.file_bytes);
   replay.step.device = input.device.get();
   return input;
 }

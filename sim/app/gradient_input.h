@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens what a command takes for a trace: a trace, or profiles of one, and what is to measure it.
+// Opens what a command takes for a trace: a trace, or a profile of one, and what is to measure it.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,25 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/profile_file.h"
-#include "dlsim/sim/gradient_source.h"
+#include "dlsim/profile.h"
 #include "dlsim/sim/replay.h"
+#include "dlsim/sim/step.h"
 #include "sim/app/device_option.h"
 #include "sim/app/trace_arguments.h"
 
 namespace dlsim::sim {
 
-// Returns whether all paths are profiles. Throws UsageError if only some are.
-bool AreProfiles(const std::vector<std::string>& paths);
+// Returns whether the input is a profile, which is one folder. Throws UsageError for several, or
+// for a profile among traces.
+bool IsProfile(const std::vector<std::string>& paths);
 
 struct GradientInput {
-  std::unique_ptr<TraceReader> trace;      // this ...
-  std::unique_ptr<ProfileReader> profile;  // ... or that
-  std::unique_ptr<GradientSource> source;
+  // What the source reads: one of the first two, or what each rank of sharded training wrote.
+  std::unique_ptr<TraceReader> trace;
+  std::unique_ptr<ProfileReader> profile;
+  std::vector<GradientInput> shards = {};
+
+  StepSource source;
   std::unique_ptr<ComputeDevice> device;  // null = the CPU
   bool has_gradients = true;              // else a forward pass alone
 };

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/profile_file.h"
+#include "dlsim/profile.h"
+#include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 #include "sim/app/commands.h"
 #include "sim/app/file_arguments.h"
@@ -21,7 +23,7 @@
 #include "sim/base/source_text.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
-#include "sim/replay/profile_source.h"
+#include "sim/replay/step_sources.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim::sim {
@@ -40,8 +42,8 @@ struct InfoOptions {
 };
 
 // A tensor over all steps of the trace.
-struct TensorInfo {
-  ProfileTensor first;  // as it is in the first file that has it
+struct ListedTensor {
+  TensorInfo first;  // as it is in the first file that has it
   uint64_t files = 0;
   uint64_t elements = 0;  // over all files
 };
@@ -51,10 +53,10 @@ struct TraceInfo {
   Json steps = Json::array();
   size_t files = 0;
   std::vector<std::string> order;
-  std::map<std::string, TensorInfo> tensors;
+  std::map<std::string, ListedTensor> tensors;
 
-  void Add(const ProfileTensor& tensor, uint64_t in_files, uint64_t elements) {
-    const auto [found, added] = tensors.try_emplace(tensor.name, TensorInfo{tensor, 0, 0});
+  void Add(const TensorInfo& tensor, uint64_t in_files, uint64_t elements) {
+    const auto [found, added] = tensors.try_emplace(tensor.name, ListedTensor{tensor, 0, 0});
     if (added) order.push_back(tensor.name);
     found->second.files += in_files;
     found->second.elements += elements;
@@ -84,12 +86,13 @@ TraceInfo ReadInfo(const TraceReader& trace) {
 // A part without elements may as well be a file without the tensor.
 TraceInfo ReadInfo(const ProfileReader& profile, const std::string& pattern) {
   TraceInfo info;
-  info.facts = FactsOf(profile);
-  for (size_t i = 0; i < profile.step_count(); ++i) {
-    ProfileStep step = profile.Load(i);
-    KeepTensors(pattern, step);
+  const StepSource source = ProfileSteps(profile, pattern);
+  info.facts = source.facts;
+  for (size_t i = 0; i < source.step_count; ++i) {
+    const std::unique_ptr<Step> opened = source.load(i, {});
+    const StepTables& step = opened->tables();
     Json files = Json::array();
-    for (const ProfileFile& file : step.files) {
+    for (const RecordedFile& file : step.files) {
       files.push_back({{"name", file.name}, {"bytes", file.bytes}});
     }
     Json micro = Json::array();
@@ -103,7 +106,7 @@ TraceInfo ReadInfo(const ProfileReader& profile, const std::string& pattern) {
     info.files += step.files.size();
     for (size_t t = 0; t < step.tensors.size(); ++t) {
       uint64_t parts = 0, elements = 0;
-      for (const std::vector<Histogram>& part : step.histograms) {
+      for (const std::vector<TensorTable>& part : step.parts) {
         parts += part[t].elements > 0 ? 1 : 0;
         elements += part[t].elements;
       }
@@ -126,7 +129,7 @@ std::string InfoText(const TraceInfo& info) {
   const char* counted = facts.profile ? "parts" : "files";
   std::vector<TableRow> rows = {{"tensor", "role", "type", "shape", counted}};
   for (const std::string& name : info.order) {
-    const TensorInfo& tensor = info.tensors.at(name);
+    const ListedTensor& tensor = info.tensors.at(name);
     rows.push_back({Printable(name), std::string(NameOf(tensor.first.role)),
                     std::string(NameOf(tensor.first.dtype)), ShapeText(tensor.first.shape),
                     std::to_string(tensor.files)});
@@ -137,7 +140,7 @@ std::string InfoText(const TraceInfo& info) {
 Json InfoJson(const InfoOptions& options, const TraceInfo& info) {
   Json tensors = Json::array();
   for (const std::string& name : info.order) {
-    const TensorInfo& tensor = info.tensors.at(name);
+    const ListedTensor& tensor = info.tensors.at(name);
     tensors.push_back({{"name", name},
                        {"role", NameOf(tensor.first.role)},
                        {"dtype", NameOf(tensor.first.dtype)},
@@ -153,9 +156,9 @@ Json InfoJson(const InfoOptions& options, const TraceInfo& info) {
 }
 
 TraceInfo ReadInfo(const TraceArguments& arguments) {
-  if (!AreProfiles(arguments.paths)) return ReadInfo(OpenTrace(arguments));
+  if (!IsProfile(arguments.paths)) return ReadInfo(OpenTrace(arguments));
   const std::string& pattern = arguments.options.tensors;
-  const ProfileReader profile = ProfileReader::Open(arguments.paths);
+  const ProfileReader profile = ProfileReader::Open(arguments.paths.front());
   RequireSameRanks(profile, arguments.options.ranks);
   TraceInfo info = ReadInfo(profile, pattern);
   if (!info.order.empty()) return info;
@@ -193,7 +196,7 @@ void AddInfoCommand(CLI::App& app, Action& action) {
                           "Examples:\n"
                           "  dlsim info runs/lm-kjv\n"
                           "  dlsim info runs/lm-kjv --json info.json\n"
-                          "  dlsim info lm-kjv.dlprof");
+                          "  dlsim info lm-kjv.profile");
 }
 
 }  // namespace dlsim::sim

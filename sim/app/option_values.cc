@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/option_values.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -40,6 +42,12 @@ std::vector<std::string> FormatNames() {
 
 std::vector<std::string> FormatNamesAndScaled() {
   std::vector<std::string> names = FormatNames();
+  std::ranges::move(ScaledFormatNames(), std::back_inserter(names));
+  return names;
+}
+
+std::vector<std::string> ScaledFormatNames() {
+  std::vector<std::string> names;
   for (const ScaledFormat& row : kScaledFormats) names.emplace_back(row.name);
   return names;
 }

@@ -39,6 +39,7 @@ std::vector<std::string> OfferedValues(const CLI::Option* option);
 // Return the names of number formats, of policies and "all", and of their parameters, as KEY=.
 std::vector<std::string> FormatNames();
 std::vector<std::string> FormatNamesAndScaled();  // and of those with scales of their own
+std::vector<std::string> ScaledFormatNames();     // these alone
 std::vector<std::string> PolicyNames();
 std::vector<std::string> PolicyNamesAndAll();
 std::vector<std::string> ParameterNames();

@@ -1,182 +1,276 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlsim profile: what a trace's gradients look like, in a file that answers for any policy.
+// dlsim profile: the tables of a trace's steps, in a folder that answers in its place.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
+#include <atomic>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/profile.h"
+#include "dlsim/sim/step.h"
 #include "sim/app/commands.h"
 #include "sim/app/device_option.h"
+#include "sim/app/profile_settings.h"
 #include "sim/app/profile_summary.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/training_options.h"
 #include "sim/base/caller.h"
 #include "sim/base/json_value.h"
+#include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/quantity.h"
 #include "sim/base/wrap.h"
-#include "sim/profile/ladder_settings.h"
-#include "sim/profile/profile_run.h"
+#include "sim/replay/file_state.h"
+#include "sim/replay/step_sources.h"
 
 namespace dlsim::sim {
+
+std::vector<float> MantissasOf(const std::vector<std::string>& scales, const std::string& place) {
+  std::vector<float> mantissas;
+  for (const std::string& text : scales) {
+    const auto scale = static_cast<float>(ParseNumber(text, place));
+    if (!std::isnormal(scale) || scale < 0) {
+      throw UsageError(place, "not a loss scale", "a positive normal float32 number", Quoted(text));
+    }
+    int exponent = 0;
+    const float mantissa = 2 * std::frexp(scale, &exponent);
+    if (mantissa != 1) mantissas.push_back(mantissa);
+  }
+  std::ranges::sort(mantissas);
+  const auto repeated = std::ranges::unique(mantissas);
+  mantissas.erase(repeated.begin(), repeated.end());
+  return mantissas;
+}
+
+std::vector<NamedScaledFormat> ScaledFormatsOf(const std::vector<std::string>& names,
+                                               const std::string& place) {
+  std::vector<NamedScaledFormat> formats;
+  for (const std::string& name : names) {
+    NamedScaledFormat format = ParseScaledFormat(name, place);
+    if (format.format.delayed) {
+      throw UsageError(place, "scales that follow from earlier steps need the trace",
+                       "a format without delayed scaling", Quoted(name));
+    }
+    if (std::ranges::count(formats, format.name, &NamedScaledFormat::name) > 0) continue;
+    formats.push_back(std::move(format));
+  }
+  std::ranges::sort(formats, {}, &NamedScaledFormat::name);
+  return formats;
+}
+
 namespace {
+
+// Numbers of steps, both included.
+struct StepRange {
+  int64_t first = 0, last = std::numeric_limits<int64_t>::max();
+};
 
 struct ProfileCommandOptions {
   TraceArguments trace;
-  LadderSettings ladder;
   std::string output;
-  std::optional<std::string> shard, json;
+  std::vector<std::string> scaled, scales;
+  StepRange steps;
+  std::optional<std::string> json;
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   uint64_t accumulate_steps = 1, memory_bytes = kDefaultMemoryBytes;
   DeviceChoice device;
-  bool restart = false, extend = false, quiet = false;
+  bool restart = false, quiet = false;
 
   void Visit(OptionRows& option);
 };
 
-constexpr uint64_t kMaxShards = 1'000'000'000;
-
-// Reads "I/N", I counted from 1.
-void ParseShard(const std::string& text, ProfileRequest& request) {
-  const auto number = [](std::string_view digits) -> uint64_t {
-    uint64_t value = 0;
-    const char* const end = digits.data() + digits.size();
-    const std::from_chars_result result = std::from_chars(digits.data(), end, value);
-    return result.ec == std::errc() && result.ptr == end ? value : 0;
-  };
-  const std::string_view view = text;
-  const size_t slash = std::min(view.find('/'), view.size());
-  const uint64_t index = number(view.substr(0, slash));
-  const uint64_t count = number(view.substr(std::min(slash + 1, view.size())));
-  if (index < 1 || index > count || count > kMaxShards) {
-    throw UsageError("--shard", "not a part of a whole", "I/N with I from 1 to N", Quoted(text));
+// Reads "A:B", of which either may be left out.
+StepRange ParseSteps(const std::string& text) {
+  StepRange range;
+  const size_t colon = text.find(':');
+  if (colon == text.npos) {
+    throw UsageError("--steps", "not a range of steps", "A:B, A: or :B", Quoted(text));
   }
-  request.shard = index - 1;
-  request.shards = count;
+  if (colon > 0) range.first = ParseInteger(text.substr(0, colon), "--steps");
+  if (colon + 1 < text.size()) range.last = ParseInteger(text.substr(colon + 1), "--steps");
+  if (range.first > range.last) {
+    throw UsageError("--steps", "ends before it begins", "A:B with A at most B", Quoted(text));
+  }
+  return range;
 }
 
-ProfileRequest RequestOf(const ProfileCommandOptions& options) {
-  ProfileRequest request;
-  request.output = options.output;
+ProfileSettings SettingsOf(const ProfileCommandOptions& options, const TraceReader& trace) {
+  ProfileSettings settings;
+  settings.scaled = ScaledFormatsOf(options.scaled, "--scaled-format");
+  settings.mantissas = MantissasOf(options.scales, "--scale");
+  settings.tensors = options.trace.options.tensors;
+  settings.accumulation = options.accumulation;
+  settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
+  settings.description = trace.description();
+  return settings;
+}
+
+void CheckOptions(const ProfileCommandOptions& options) {
   if (options.output == "-") {
-    throw UsageError("-o", "cannot write a profile to standard output", "a file",
+    throw UsageError("-o", "cannot write a profile to standard output", "a folder",
                      Quoted(options.output));
   }
-  SetFormats(options.ladder, request.settings);
-  request.settings.tensors = options.trace.options.tensors;
-  request.settings.accumulation = options.accumulation;
-  request.settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
-  request.step.memory_bytes = options.memory_bytes;
-  if (options.extend) request.existing = ProfileWriter::Existing::kExtend;
-  if (options.restart) request.unfinished = Unfinished::kDiscard;
-  if (options.shard) ParseShard(*options.shard, request);
   for (const std::string& path : options.trace.paths) {
     if (!ProfileReader::IsProfile(path)) continue;
-    throw InputError(Printable(path), "is a profile already",
-                     "a trace (dlsim merge joins profiles)");
+    throw InputError(Printable(path), "is a profile already", "a trace");
   }
-  return request;
 }
 
-// What the command works on.
-struct Work {
-  explicit Work(const ProfileCommandOptions& options)
-      : request(RequestOf(options)),
-        trace(OpenTrace(options.trace)),
-        device(OpenDevice(options.device, trace.file_bytes())),
-        run(trace, request) {
-    request.settings.description = trace.description();
-    request.step.device = device.get();
-  }
-
-  ProfileRequest request;
-  TraceReader trace;
-  std::unique_ptr<ComputeDevice> device;
-  ProfileRun run;
+// An effective step of the trace.
+struct RecordedStep {
+  size_t index = 0;  // of the source
+  int64_t number = 0;
+  std::vector<std::string> paths;
 };
 
-void PrintNotes(const Work& work) {
-  const auto note = [](const std::string& text) { CurrentCaller().Say("note: " + text); };
-  for (const std::string& text : work.trace.notes()) note(text);
-  NoteDevice(work.device.get());
-  const ProfileRun& run = work.run;
-  if (run.replaced()) {
-    note(Printable(work.request.output) + ".partial had other settings and is replaced");
+// Returns the steps in the range, in order.
+std::vector<RecordedStep> StepsOf(const TraceReader& trace, const StepSource& source,
+                                  int64_t accumulate_steps, const StepRange& range) {
+  // Micro-steps that were recorded as such are in one step of the trace.
+  const auto asked = static_cast<size_t>(accumulate_steps);
+  const size_t recorded = trace.step_count() == source.step_count ? 1 : asked;
+  std::vector<RecordedStep> steps;
+  for (size_t i = 0; i < source.step_count; ++i) {
+    const int64_t number = trace.step_number((i + 1) * recorded - 1);
+    if (number < range.first || number > range.last) continue;
+    steps.push_back({i, number, FilesOf(trace, static_cast<int64_t>(recorded), i)});
   }
-  if (run.finished() > 0) {
-    note(fmt::format("resuming: {} of {} done before {} kept, {} to go", run.kept(),
-                     Counted(run.finished(), "step"), run.kept() == 1 ? "is" : "are",
-                     run.to_read()));
-  } else if (run.to_read() == 0) {
-    note(fmt::format("shard {}/{} holds no step", work.request.shard + 1, work.request.shards));
-  }
+  return steps;
 }
 
-void WriteResults(const ProfileCommandOptions& options, OutputFile* json) {
-  const std::array<std::string, 1> paths = {options.output};
-  const ProfileReader profile = ProfileReader::Open(paths);
-  if (json != nullptr) {
-    json->Write(DumpJson(JsonSummary(options.output, profile)) + "\n");
-    json->Commit();
+// What became of a step that the folder has.
+enum class Found : uint8_t { kMissing, kSame, kOther };
+
+Found FindStep(const ProfileWriter& writer, const RecordedStep& step) {
+  const std::optional<std::vector<RecordedFile>> files = writer.FilesOf(step.number);
+  if (!files) return Found::kMissing;
+  const FileState now = StateIfThere(step.paths);
+  if (files->size() != now.files.size()) return Found::kOther;
+  for (size_t k = 0; k < files->size(); ++k) {
+    const RecordedFile& then = (*files)[k];
+    const bool alike = then.name == now.files[k].name && then.bytes == now.files[k].bytes;
+    if (!alike || then.content != ContentHash(step.paths[k])) return Found::kOther;
   }
-  if (options.quiet || options.json == "-") return;
-  WriteReport(FormatSummary(options.output, profile));
+  return Found::kSame;
+}
+
+// Returns the source of these steps alone, each of which is written when it is loaded: by the
+// thread that tabulates it.
+StepSource Writing(const StepSource& source, const std::vector<RecordedStep>& steps,
+                   const ProfileWriter& writer) {
+  StepSource writing = source;
+  writing.step_count = steps.size();
+  writing.load = [&](size_t i, const StepOptions& options) {
+    const RecordedStep& step = steps[i];
+    FileState before = StateIfThere(step.paths);
+    std::unique_ptr<Step> loaded = source.load(step.index, options);
+    StepTables tables = loaded->tables();
+    for (size_t k = 0; k < before.files.size(); ++k) {
+      before.files[k].content = ContentHash(step.paths[k]);  // from the page cache
+    }
+    RequireUnchanged(step.paths, before);
+    tables.files = std::move(before.files);
+    writer.Write(tables);
+    return loaded;
+  };
+  writing.describe = [&](size_t i) { return source.describe(steps[i].index); };
+  if (source.read_ahead) {
+    writing.read_ahead = [&](size_t i) { source.read_ahead(steps[i].index); };
+  }
+  return writing;
+}
+
+// Leaves the steps that the folder does not have, and says how many it has.
+void LeaveOutFinished(const ProfileWriter& writer, bool quiet, std::vector<RecordedStep>& steps) {
+  const size_t asked = steps.size();
+  size_t changed = 0;
+  std::erase_if(steps, [&](const RecordedStep& step) {
+    const Found found = FindStep(writer, step);
+    changed += found == Found::kOther ? 1 : 0;
+    return found == Found::kSame;
+  });
+  if (quiet) return;
+  const auto note = [](const std::string& text) { CurrentCaller().Say("note: " + text); };
+  if (const size_t skipped = asked - steps.size(); skipped > 0) {
+    note(fmt::format("skipping {} that {} there", Counted(skipped, "step"),
+                     skipped == 1 ? "is" : "are"));
+  }
+  if (changed > 0) {
+    note(fmt::format("replacing {} whose files have changed", Counted(changed, "step")));
+  }
 }
 
 int RunProfile(const ProfileCommandOptions& options) {
-  Work work(options);
-  work.run.Open();
+  CheckOptions(options);
+  const TraceReader trace = OpenTrace(options.trace);
+  const std::unique_ptr<ComputeDevice> device = OpenDevice(options.device, trace.file_bytes());
+  const ProfileSettings settings = SettingsOf(options, trace);
+  const StepSource source = TraceSteps(trace, settings.accumulate_steps);
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
-  if (!options.quiet) PrintNotes(work);
+  std::vector<RecordedStep> steps =
+      StepsOf(trace, source, settings.accumulate_steps, options.steps);
+  if (!options.quiet) {
+    for (const std::string& text : trace.notes()) CurrentCaller().Say("note: " + text);
+    NoteDevice(device.get());
+    if (steps.empty()) CurrentCaller().Say("note: no step has a number of --steps");
+  }
+  using Existing = ProfileWriter::Existing;
+  const ProfileWriter writer(options.output, settings,
+                             options.restart ? Existing::kReplace : Existing::kContinue);
+  LeaveOutFinished(writer, options.quiet, steps);
+  StepOptions step_options;
+  step_options.accumulation = settings.accumulation;
+  step_options.mantissas = settings.mantissas;
+  step_options.scaled = settings.scaled;
+  step_options.memory_bytes = options.memory_bytes;
+  step_options.device = device.get();
   {
     // Steps count alike: files of one trace hardly differ in size.
     const double step_bytes =
-        static_cast<double>(work.trace.file_bytes() * options.accumulate_steps) /
-        static_cast<double>(work.trace.step_count());
-    const auto bytes = [&](size_t steps) {
-      return static_cast<uint64_t>(step_bytes * static_cast<double>(steps));
+        static_cast<double>(trace.file_bytes()) / static_cast<double>(source.step_count);
+    const auto bytes = [&](size_t count) {
+      return static_cast<uint64_t>(step_bytes * static_cast<double>(count));
     };
-    Progress progress("profile", bytes(work.run.to_read()),
+    Progress progress("profile", bytes(steps.size()),
                       options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
-    work.run.Write([&](size_t done) { progress.Update(bytes(done)); });
+    ForEachStep(Writing(source, steps, writer), step_options, [&](size_t i, Step&) {
+      progress.Update(bytes(i + 1));
+      return true;
+    });
   }
-  WriteResults(options, json.get());
+  if (options.quiet && json == nullptr) return 0;
+  const ProfileReader profile = ProfileReader::Open(options.output);
+  if (json != nullptr) {
+    json->Write(DumpJson(JsonSummary(profile)) + "\n");
+    json->Commit();
+  }
+  if (!options.quiet && options.json != "-") WriteReport(FormatSummary(profile));
   return 0;
-}
-
-void VisitLadder(OptionRows& option, LadderSettings& settings) {
-  option.Group("What the profile is exact for");
-  option("--format", settings.formats, "F",
-         "Number format for which results are exact, repeatable (default: fp16 bf16 cb16); of one "
-         "with scales of its own, such as mxfp8, what each tensor loses is kept",
-         FormatNamesAndScaled());
-  option("--rounding", settings.roundings, "MODE",
-         "Rounding mode for which results are exact, repeatable: rne, rtz, rna, ru or rd "
-         "(default: all)",
-         {"rne", "rtz", "rna", "ru", "rd"});
-  option.Choice<std::vector<Subnormals>>(
-      "--subnormals", settings.subnormals,
-      {{NameOf(Subnormals::kKeep), {Subnormals::kKeep}},
-       {NameOf(Subnormals::kFlushToZero), {Subnormals::kFlushToZero}},
-       {"both", {Subnormals::kKeep, Subnormals::kFlushToZero}}},
-      "RULE", "Treatment of subnormals for which results are exact: keep, flush or both (default)");
-  option("--scales", settings.scales, "LIST",
-         "Loss scales for which results are exact: numbers, ranges of powers of two such as "
-         "2^-24..2^40, and the word default, separated by commas");
 }
 
 void ProfileCommandOptions::Visit(OptionRows& option) {
   trace.Visit(option, TraceInput::kTrace);
-  VisitLadder(option, ladder);
+  option.Read(
+      "--steps", [this](const std::string& text) { steps = ParseSteps(text); }, "A:B",
+      "Only the steps with numbers from A to B, both included; either may be left out");
+  option.Group("What the profile answers");
+  option(
+      "--scaled-format", scaled, "F",
+      "Also what each tensor loses in a format with scales of its own, such as mxfp8; repeatable",
+      ScaledFormatNames());
+  option("--scale", scales, "S",
+         "Also loss scales of S times a power of two, such as 2e15; repeatable. Powers of two need "
+         "no option");
   option.Group(kEmulationGroup);
   option("--accumulate", accumulation, "RULE", kAccumulateHelp);
   option("--grad-accum-steps", accumulate_steps,
@@ -185,11 +279,10 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
   option.Threads();
   option.Memory(memory_bytes);
   option.Group(kOutputGroup);
-  option("-o,--output", output, "FILE", "The profile to write").Required();
-  option("--shard", shard, "I/N",
-         "Profile only part I of N nearly equal parts of the steps; dlsim merge joins the parts");
-  option("--extend", extend, "Keep the steps of an existing profile and add the missing ones");
-  option("--restart", restart, "Start over, even if an interrupted run left FILE.partial");
+  option("-o,--output", output, "FOLDER",
+         "The profile to write, or to continue: steps that are there are skipped")
+      .Required();
+  option("--restart", restart, "Remove the steps of a profile that is there, and start over");
   option.Output("--json", json, "Write what the profile holds as JSON");
   option("--quiet", quiet, "No summary, notes or progress; errors only");
 }
@@ -199,14 +292,12 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
 void AddProfileCommand(CLI::App& app, Action& action) {
   AddCommand<ProfileCommandOptions>(
       app, action, RunProfile, "profile",
-      "Compress a trace into gradient histograms: a small file to use in its place",
+      "Compress a trace into the tables of its tensors: a small folder to use in its place",
       "Examples:\n"
-      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof\n"
-      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --extend\n"
-      "  dlsim profile runs/lm-kjv -o fp16.dlprof --format fp16 --rounding rne --scales 2^0..2^32\n"
-      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --format mxfp8 --format nvfp4\n"
-      "  dlsim profile runs/lm-kjv -o part-1.dlprof --shard 1/64\n"
-      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --device cuda:1");
+      "  dlsim profile runs/lm-kjv -o lm-kjv.profile\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.profile --steps 0:499\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.profile --scaled-format mxfp8 --scale 2e15\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.profile --device cuda:1");
 }
 
 }  // namespace dlsim::sim

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/profile_summary.h"
 
-#include <nlohmann/json.hpp>
-
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <nlohmann/json.hpp>
+
 #include "dlsim/error.h"
-#include "sim/app/conversion_options.h"
 #include "sim/base/quantity.h"
 #include "sim/base/source_text.h"
 
@@ -21,38 +21,47 @@ std::string FormatSteps(const ProfileReader& profile) {
                      profile.step_number(count - 1));
 }
 
+// Size of the files that the steps were made from.
+uint64_t RecordedBytes(const ProfileReader& profile) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < profile.step_count(); ++i) {
+    for (const RecordedFile& file : profile.LoadHead(i).files) bytes += file.bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
-std::string FormatSummary(const std::string& path, const ProfileReader& profile) {
-  const uint64_t trace = profile.trace_bytes(), own = profile.file_bytes();
+std::string FormatSummary(const ProfileReader& profile) {
+  const uint64_t trace = RecordedBytes(profile), own = profile.file_bytes();
   const std::string ratio =
       trace == 0 ? ""
                  : fmt::format(" of a trace of {} ({})", Bytes(trace),
                                Percent(static_cast<double>(own) / static_cast<double>(trace)));
-  const ProfileSettings& settings = profile.settings();
-  std::string scaled;
-  for (const NamedScaledFormat& format : settings.scaled) scaled += format.name + ", ";
-  return fmt::format("{}: {}, {}{}; exact for {}{}\n", Printable(path), FormatSteps(profile),
-                     Bytes(own), ratio, scaled, DescribeLadder(settings.ladder, ScaleList::kEnds));
+  std::string also;
+  for (const float mantissa : profile.settings().mantissas) {
+    also += fmt::format(", loss scales of {} * 2^k", mantissa);
+  }
+  for (const NamedScaledFormat& format : profile.settings().scaled) also += ", " + format.name;
+  return fmt::format("{}: {}, {}{}{}{}\n", Printable(profile.folder()), FormatSteps(profile),
+                     Bytes(own), ratio, also.empty() ? "" : "; also for",
+                     also.substr(also.empty() ? 0 : 1));
 }
 
-Json JsonSummary(const std::string& path, const ProfileReader& profile) {
+Json JsonSummary(const ProfileReader& profile) {
   const ProfileSettings& settings = profile.settings();
   const size_t steps = profile.step_count();
   Json object = {{"schema", "dlsim.profile-report/1"},
-                 {"profile", path},
+                 {"profile", profile.folder()},
                  {"steps", steps},
                  {"first_step", steps > 0 ? Json(profile.step_number(0)) : Json()},
                  {"last_step", steps > 0 ? Json(profile.step_number(steps - 1)) : Json()},
-                 {"trace_bytes", profile.trace_bytes()},
+                 {"trace_bytes", RecordedBytes(profile)},
                  {"profile_bytes", profile.file_bytes()},
-                 {"edges", profile.edges().bits().size()},
                  {"tensors", settings.tensors},
                  {"accumulate", NameOf(settings.accumulation)},
                  {"grad_accum_steps", settings.accumulate_steps}};
-  object["scaled_formats"] = ScaledNames(settings);
-  object.update(LadderNames(settings.ladder));
-  for (const float scale : settings.ladder.scales) object["scales"].push_back(scale);
+  object.update(ProfileNames(settings));
   return object;
 }
 

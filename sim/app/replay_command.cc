@@ -15,6 +15,7 @@
 #include "sim/advice/advice_text.h"
 #include "sim/advice/change.h"
 #include "sim/advice/window_plot.h"
+#include "sim/advice/windows.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
 #include "sim/app/configured_runs.h"
@@ -66,9 +67,9 @@ struct ReplayCommandOptions {
 };
 
 // Steps count alike in the progress line: files of one trace hardly differ in size.
-uint64_t BytesUntil(const GradientSource& source, size_t step) {
-  const double share = static_cast<double>(step) / static_cast<double>(source.step_count());
-  return static_cast<uint64_t>(share * static_cast<double>(source.facts().file_bytes));
+uint64_t BytesUntil(const StepSource& source, size_t step) {
+  const double share = static_cast<double>(step) / static_cast<double>(source.step_count);
+  return static_cast<uint64_t>(share * static_cast<double>(source.facts.file_bytes));
 }
 
 // What shapes all runs of the call, for the record.
@@ -175,7 +176,7 @@ std::vector<NamedScaledFormat> TakeScaled(ReplayCommandOptions& options) {
 }
 
 // Steps once more through the source. A CSV file, of which nothing else makes rows, gets them.
-void StepScaled(const GradientSource& source, std::span<const NamedScaledFormat> formats,
+void StepScaled(const StepSource& source, std::span<const NamedScaledFormat> formats,
                 const ReplayCommandOptions& options, OutputFile* csv, Advice& advice) {
   if (formats.empty()) return;
   ScaledObserver observer;
@@ -183,7 +184,7 @@ void StepScaled(const GradientSource& source, std::span<const NamedScaledFormat>
     csv->Write(ScaledCsvHeader());
     observer = [csv](const ObservedScaled& found) { csv->Write(ScaledCsvRows(found)); };
   }
-  Progress progress("replay, scaled formats", source.facts().file_bytes,
+  Progress progress("replay, scaled formats", source.facts.file_bytes,
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
   AddScaled(ReplayScaled(
                 source, formats, [&](size_t steps) { progress.Update(BytesUntil(source, steps)); },
@@ -211,26 +212,27 @@ bool WantsTensors(const ReplayCommandOptions& options) {
 }
 
 // Steps through the source and shows its progress; returns what its windows say.
-Advice Step(const GradientSource& source, ReplayCommandOptions& options,
-            std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
-            ResultFiles& files, std::vector<SimulationRun>& runs) {
+Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
+                   std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
+                   ResultFiles& files, std::vector<SimulationRun>& runs) {
   const std::vector<std::string> configs = ConfigsOfRuns(runs);
-  if (files.csv) files.csv->Write(CsvHeader(source.facts(), configs));
-  Progress progress("replay", source.facts().file_bytes,
+  if (files.csv) files.csv->Write(CsvHeader(configs));
+  Progress progress("replay", source.facts.file_bytes,
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
   options.replay.observer = [&](const ObservedStep& step) {
     if (files.csv) WriteCsvRows(step, configs, *files.csv);
     progress.Update(BytesUntil(source, step.index + 1));
   };
-  WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
-                         options.replay, options.recipe.value_or(Recipe::kAutocast));
+  WindowFinder windows(NamedFormats(configured.formats), options.request.conversion, options.replay,
+                       options.recipe.value_or(Recipe::kAutocast));
   windows.FindNoise(source);
   for (SimulationRun& run : runs) {
     if (run.start && !WantsTensors(options)) run.start->tensor_records = TensorRecords::kHarm;
   }
-  Simulate(source, options.replay, runs, heat_map_bins, &windows);
+  Simulate(source, options.replay, runs, heat_map_bins,
+           [&](size_t i, const Step& step) { windows.Take(i, step); });
   CheckOptimizers(options.replay.optimizers, runs);
-  Advice advice = Advise(windows.Take(source), options.trace.options.tensors);
+  Advice advice = Advise(windows.TakeWindows(source), options.trace.options.tensors);
   AdviceRequest request;
   request.conversion = options.request.conversion;
   request.recipe = advice.recipe;
@@ -332,26 +334,29 @@ int RunReplay(ReplayCommandOptions options) {
   if (!input.has_gradients && !only_scaled) {
     runs = RunsWithoutGradients(configured.formats, options.request.conversion);
   }
-  const SourceFacts& facts = input.source->facts();
+  const SourceFacts& facts = input.source.facts;
   RequireAnswers(facts, scaled);
   const auto unanswered = std::ranges::stable_partition(
       of_files, [&](const NamedScaledFormat& one) { return Answers(facts, one.format); });
   scaled.insert(scaled.end(), of_files.begin(), unanswered.begin());
   RequireRunFigures(options.expectations, runs, scaled);
   CheckAgainst(facts, options.request);
+  const bool names_policies =
+      asks_for_policies && std::ranges::count(options.request.policies, "all") == 0;
+  if (facts.profile) FitToProfile(*facts.profile, names_policies, options.results.quiet, runs);
   if (!options.results.quiet) NoteDevice(input);
   ResultFiles files(options.results);
   std::optional<OutputFile> summaries;
   if (options.summaries) summaries.emplace(*options.summaries);
   Advice advice;
   if (!only_scaled) {
-    advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
+    advice = StepThrough(input.source, options, heat_map_bins, configured, files, runs);
   }
   if (!unanswered.empty() && !options.results.quiet) {
     CurrentCaller().Say("note: " + unanswered.front().name +
                         " of the configuration is not judged: the profile does not hold it");
   }
-  StepScaled(*input.source, scaled, options, only_scaled && files.csv ? &*files.csv : nullptr,
+  StepScaled(input.source, scaled, options, only_scaled && files.csv ? &*files.csv : nullptr,
              advice);
   AddPaths(runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
@@ -431,7 +436,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
       "  dlsim replay runs/lm-kjv --config params.yaml --set steps_per_increase=500\n"
       "  dlsim replay runs/lm-kjv --config before.json --config after.json\n"
-      "  dlsim replay lm-kjv.dlprof --policy all\n"
+      "  dlsim replay lm-kjv.profile --policy all\n"
       "  dlsim replay runs/lm-kjv --heat-map --json out.json\n"
       "  dlsim replay runs/lm-kjv --by-layer\n"
       "  dlsim replay runs/lm-kjv --float32 'h.*.mlp.c_proj'\n"

@@ -77,9 +77,8 @@ void AddCommands(CLI::App& app, Action& action) {
   app.set_version_flag("-v,-V,--version", VersionText);
   for (const auto add :
        {AddReplayCommand, AddSweepCommand, AddTuneCommand, AddDiffCommand, AddExplainCommand,
-        AddProfileCommand, AddMergeCommand, AddJoinShardsCommand, AddInfoCommand, AddScalerCommand,
-        AddConvertCommand, AddFormatsCommand, AddPythonCommands, AddCompletionCommand,
-        AddHelpCommand}) {
+        AddProfileCommand, AddInfoCommand, AddScalerCommand, AddConvertCommand, AddFormatsCommand,
+        AddPythonCommands, AddCompletionCommand, AddHelpCommand}) {
     add(app, action);
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) command->group("Commands");

@@ -27,7 +27,6 @@ Json HeadroomFigure(const ForwardVerdict& forward) {
 // that these have in JSON. An interrupted twin has no path of its own there.
 Json FiguresOf(const SimulationRun& run, const FormatAdvice& format, const PathInWindows& path) {
   Json figures = JsonSummary(run);
-  if (!figures.contains("uncertain_steps")) figures["uncertain_steps"] = 0;
   figures["steps_outside_window"] = format.steps_outside;
   figures["never_finite_steps"] = format.hopeless_steps;
   figures["forward_headroom"] = HeadroomFigure(format.forward);

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/profile_file.h"
-#include "sim/advice/advice.h"
+#include "dlsim/sim/sweep.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
@@ -20,8 +19,7 @@
 #include "sim/config/apply_config.h"
 #include "sim/replay/report.h"
 #include "sim/sweep/grid.h"
-#include "sim/sweep/sweep_output.h"
-#include "sim/sweep/sweep_run.h"
+#include "sim/sweep/results.h"
 
 namespace dlsim::sim {
 namespace {
@@ -90,18 +88,10 @@ SweepGrid GridOf(const SweepCommandOptions& options, const std::optional<Trainin
   if (grid.formats.empty()) grid.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (grid.policies.empty()) grid.policies = {"cerebras"};
   if (grid.roundings.empty()) grid.roundings = {std::string(NameOf(options.conversion.rounding))};
+  grid.conversion = options.conversion.Of({});
+  grid.finite_test = options.rules.finite_test;
+  if (config && !grid.finite_test) grid.finite_test = config->finite_test;
   return grid;
-}
-
-SweepSetup SetupOf(const SweepCommandOptions& options,
-                   const std::optional<TrainingConfig>& config) {
-  SweepSetup setup = {
-      GridOf(options, config), {}, options.conversion.Of({}), options.rules.finite_test};
-  if (config && !setup.finite_test) setup.finite_test = config->finite_test;
-  for (const std::string& name : setup.grid.roundings) {
-    setup.roundings.push_back(ParseNamed<Rounding>("--rounding", name));
-  }
-  return setup;
 }
 
 // Opens the trace or profile, and completes the options by it.
@@ -115,7 +105,7 @@ GradientInput OpenInput(SweepCommandOptions& options, const std::optional<Traini
 SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandOptions& options,
                 ReplayOptions replay) {
   const uint64_t count = plan.runs.size();
-  Progress progress("sweep", count * input.source->step_count(),
+  Progress progress("sweep", count * input.source.step_count,
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kPolicySteps);
   const SweepOptions sweep = {
@@ -124,12 +114,13 @@ SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandO
       options.sort == RankBy::kLoss ? SearchWindows::kYes : SearchWindows::kNo};
   std::vector<std::string> formats;
   for (const NamedFormat& format : plan.formats) formats.push_back(format.name);
-  return SweepWithVerdicts(*input.source, std::move(plan.runs), sweep, formats);
+  SweepRun run = SweepWithVerdicts(input.source, std::move(plan.runs), sweep, formats);
+  DropRefused(run.outcomes, plan);
+  return run;
 }
 
 Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& replay,
-                     const SweepSetup& setup) {
-  const SweepGrid& grid = setup.grid;
+                     const SweepGrid& grid) {
   Json object = {{"overflow", NameOf(options.conversion.overflow)},
                  {"subnormals", NameOf(options.conversion.subnormals)},
                  {"seed", grid.seed},
@@ -137,42 +128,31 @@ Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& re
                  {"check", NameOf(replay.checked)},
                  {"on_fatal", NameOf(replay.on_fatal)},
                  {"tensors", options.trace.options.tensors}};
-  if (setup.finite_test) object["finite_test"] = NameOf(*setup.finite_test);
+  if (grid.finite_test) object["finite_test"] = NameOf(*grid.finite_test);
   for (const SweepAxis& axis : grid.settings) {
     object["set"][axis.policy.empty() ? axis.key : axis.policy + "." + axis.key] =
-        axis.values.at(0);
+        axis.values.texts.front();
   }
   return object;
 }
 
 int RunSweep(SweepCommandOptions options) {
   const std::optional<TrainingConfig> config = ReadConfigOfUnclippedRuns(options.config);
-  const SweepSetup setup = SetupOf(options, config);
-  SweepPlan plan = PlanSweep(setup);
+  const SweepGrid grid = GridOf(options, config);
+  SweepPlan plan = PlanSweep(grid);
   ReplayOptions replay;
-  replay.step.seed = setup.grid.seed;
+  replay.step.seed = grid.seed;
   replay.step.memory_bytes = options.memory_bytes;
   replay.checked = options.rules.checked;
   replay.on_fatal = options.rules.on_fatal;
   const GradientInput input = OpenInput(options, config, replay);
-  if (input.profile) KeepAnswerable(*input.profile, plan);
   if (!options.results.quiet) NoteDevice(input);
-  const SourceFacts& facts = input.source->facts();
+  const SourceFacts& facts = input.source.facts;
   ResultFiles files(options.results);
   SweepRun run = RunAll(input, plan, options, replay);
-  SweepResult result = {.setup = setup,
-                        .plan = plan,
-                        .sort = options.sort,
-                        .outcomes = std::move(run.outcomes),
-                        .verdicts = std::move(run.verdicts)};
-  for (const GridPoint& point : plan.points) {
-    const bool wide = HasRangeOfFloat32(plan.formats[point.format].format);
-    result.prefers.push_back(wide ? Prefers::kLowScale : Prefers::kHighScale);
-  }
-  result.order = Rank(result.outcomes, result.prefers, options.sort);
-  result.pareto = ParetoFront(result.outcomes, result.prefers);
+  const SweepResult result = ResultOf(grid, plan, options.sort, std::move(run));
   if (files.json) {
-    Json record = DescribeOptions(options, replay, setup);
+    Json record = DescribeOptions(options, replay, grid);
     if (config) record["config"] = JsonConfig(options.config.path(), *config);
     WriteSweepJson(facts, options.trace.paths, record, result, *files.json);
   }
@@ -234,10 +214,10 @@ void AddSweepCommand(CLI::App& app, Action& action) {
       "Try many formats, policies and parameters in one pass over a trace or profile",
       "Examples:\n"
       "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"
-      "  dlsim sweep run.dlprof --vary initial_loss_scale=2^0..2^40 --vary "
+      "  dlsim sweep runs/profile --vary initial_loss_scale=2^0..2^40 --vary "
       "steps_per_increase=100..2000/100\n"
-      "  dlsim sweep run.dlprof --config ds.json --vary delayed_shift=1,2,4\n"
-      "  dlsim sweep run.dlprof --grid grid.toml --random 5000 --seed 1 --json out.json");
+      "  dlsim sweep runs/profile --config ds.json --vary delayed_shift=1,2,4\n"
+      "  dlsim sweep runs/profile --grid grid.toml --random 5000 --seed 1 --json out.json");
 }
 
 }  // namespace dlsim::sim

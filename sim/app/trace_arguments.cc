@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
-#include "dlsim/profile_file.h"
+#include "dlsim/profile.h"
 
 namespace dlsim::sim {
 namespace {
@@ -31,8 +31,7 @@ void VisitReading(OptionRows& option, TraceOptions& options) {
 }
 
 void TraceArguments::Visit(OptionRows& option, TraceInput input) {
-  const char* const profiles =
-      input == TraceInput::kTraceOrProfile ? "; or profiles (.dlprof) of one" : "";
+  const char* const profiles = input == TraceInput::kTraceOrProfile ? "; or a profile of one" : "";
   option
       .Argument("TRACE", paths,
                 std::string("A directory of step-*.safetensors or act_dumps*.npz, a .safetensors "

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/caller.h"
+#include "sim/replay/replay_runs.h"
 
 namespace dlsim::sim {
 namespace {
@@ -88,6 +90,30 @@ void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request) {
     throw UsageError("--resume-at", "no step is recorded before or after it",
                      std::to_string(first + 1) + " to " + std::to_string(last),
                      std::to_string(*request.resume_at));
+  }
+}
+
+void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
+                  std::vector<SimulationRun>& runs) {
+  std::string left_out;
+  std::erase_if(runs, [&](SimulationRun& run) {
+    if (!run.start) return false;
+    if (run.start->clipping.enabled()) {
+      run.start->clipping = {};
+      run.notes.push_back(
+          "clipping is left out: a profile does not tell what it does to converted gradients");
+    }
+    const std::optional<std::string> why = WhyNotFromTables(*run.start, profile.settings);
+    if (!why) return false;
+    if (named) {
+      throw UsageError(RunLabel(run), "a profile does not answer this: " + *why,
+                       "the trace itself");
+    }
+    left_out += (left_out.empty() ? "" : "; ") + RunLabel(run) + ": " + *why;
+    return true;
+  });
+  if (!left_out.empty() && !quiet) {
+    CurrentCaller().Say("note: left out, since a profile does not answer it: " + left_out);
   }
 }
 

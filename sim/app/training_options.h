@@ -42,6 +42,12 @@ inline constexpr const char* kAccumulateHelp =
 // Refuses what does not fit the trace: an interruption after its last step. Throws Error (2).
 void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request);
 
+// Fits runs to a profile, which has no values to look at: leaves out their clipping, and the runs
+// that its tables do not answer, with a note. Throws UsageError for such a run if the user named
+// its policy.
+void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
+                  std::vector<SimulationRun>& runs);
+
 // Refuses an optimizer that took no gradient in the whole replay. Throws Error (exit code 2).
 void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
                      const std::vector<SimulationRun>& runs);

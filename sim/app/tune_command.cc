@@ -12,7 +12,6 @@
 #include "sim/advice/advice.h"
 #include "sim/advice/advice_text.h"
 #include "sim/advice/config_block_text.h"
-#include "sim/advice/policy_family.h"
 #include "sim/advice/tune_report.h"
 #include "sim/advice/tuning.h"
 #include "sim/app/commands.h"
@@ -95,42 +94,18 @@ TuneRequest MakeRequest(const TuneCommandOptions& options,
   return request;
 }
 
-// Leaves out the default formats that the ladder lacks; all its own remain if it has none of them.
-void KeepOnLadder(const Ladder& ladder, TuneRequest& request) {
-  std::erase_if(request.formats, [&](const std::string& name) { return !HasFormat(ladder, name); });
-  if (!request.formats.empty()) return;
-  for (const NamedFormat& format : ladder.formats) request.formats.push_back(format.name);
-}
-
-// Progress of passes over all steps.
-class PassProgress {
- public:
-  PassProgress(const std::string& title, const GradientSource& gradients, bool quiet)
-      : title_(title),
-        bytes_(gradients.facts().file_bytes),
-        steps_(gradients.step_count()),
-        mode_(quiet ? ProgressMode::kQuiet : ProgressMode::kAuto) {}
-
-  void Done(size_t steps) {
-    if (steps == 1) progress_.emplace(title_, bytes_, mode_);  // a pass begins
-    progress_->Update(bytes_ * steps / steps_);
-  }
-
- private:
-  std::string title_;
-  uint64_t bytes_;
-  size_t steps_;
-  ProgressMode mode_;
-  std::optional<Progress> progress_;
-};
-
-// Calls pass(options) with the options of a replay that shows its progress.
+// Calls pass(options) with the options of a replay that shows its progress, pass by pass.
 template <class Pass>
-auto WithProgress(const std::string& title, const GradientSource& gradients,
+auto WithProgress(const std::string& title, const StepSource& source,
                   const TuneCommandOptions& options, const Pass& pass) {
-  PassProgress progress(title, gradients, options.quiet);
+  std::optional<Progress> progress;
   ReplayOptions replay = options.replay;
-  replay.observer = [&](const ObservedStep& step) { progress.Done(step.index + 1); };
+  replay.observer = [&](const ObservedStep& step) {
+    const uint64_t bytes = source.facts.file_bytes;
+    const ProgressMode mode = options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
+    if (step.index == 0) progress.emplace(title, bytes, mode);  // a pass begins
+    progress->Update(bytes * (step.index + 1) / source.step_count);
+  };
   return pass(replay);
 }
 
@@ -167,23 +142,18 @@ int RunTune(TuneCommandOptions options) {
   KeepInFloat32(options.float32, input);
   if (options.emit && !input.has_gradients) RefuseWithoutGradients(options.trace);
   if (!options.quiet) NoteDevice(input);
-  if (input.profile) {
-    const Ladder& ladder = input.profile->settings().ladder;
-    if (options.formats.empty()) KeepOnLadder(ladder, request);
-    RequireOnLadder(ladder, request);
-  }
-  const SourceFacts& facts = input.source->facts();
+  const SourceFacts& facts = input.source.facts;
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
   request.tensors = options.trace.options.tensors;
   Advice advice = WithProgress(
-      "tune, windows", *input.source, options,
-      [&](const ReplayOptions& replay) { return AdviseOn(*input.source, request, replay); });
+      "tune, windows", input.source, options,
+      [&](const ReplayOptions& replay) { return AdviseOn(input.source, request, replay); });
   advice.float32 = options.float32;
   advice.lines = AdviceLines(advice);
   const TuneResult result = WithProgress(
-      "tune, replays", *input.source, options,
-      [&](const ReplayOptions& replay) { return Tune(*input.source, request, advice, replay); });
+      "tune, replays", input.source, options,
+      [&](const ReplayOptions& replay) { return Tune(input.source, request, advice, replay); });
   if (json) {
     Json document = {{"schema", "dlsim.tune/1"},
                      {"trace", JsonTrace(facts, options.trace.paths)},

@@ -2,7 +2,7 @@
 #include "sim/base/caller.h"
 
 #include "dlsim/error.h"
-#include "dlsim/sim/gradient_source.h"
+#include "dlsim/sim/step.h"
 
 namespace dlsim::sim {
 namespace {
@@ -25,7 +25,7 @@ thread_local Caller* current = nullptr;
 
 std::optional<std::string_view> Caller::GivenLog(const std::string&) const { return std::nullopt; }
 
-std::unique_ptr<GradientSource> Caller::GivenGradients(const std::string&) const { return nullptr; }
+std::unique_ptr<StepSource> Caller::GivenGradients(const std::string&) const { return nullptr; }
 
 Caller& CurrentCaller() {
   static Nobody nobody;

@@ -12,7 +12,7 @@
 
 namespace dlsim::sim {
 
-class GradientSource;
+struct StepSource;
 
 // Thrown where the caller ends the work. No std::exception, so that nobody takes it for a failure.
 struct Canceled {};
@@ -39,7 +39,7 @@ class Caller {
   // What it gives itself in place of the file that `path` names, if it does: a training log, or
   // gradients. Both live at least as long as the command works.
   virtual std::optional<std::string_view> GivenLog(const std::string& path) const;
-  virtual std::unique_ptr<GradientSource> GivenGradients(const std::string& path) const;
+  virtual std::unique_ptr<StepSource> GivenGradients(const std::string& path) const;
 
   // How many columns a report may have; 0: any number.
   virtual size_t Columns() const { return 0; }

@@ -63,9 +63,6 @@ Json FigureJson(double value) {
   return JsonNumber(value);
 }
 
-// One number, though NaN is not equal to itself.
-bool IsOneNumber(const Bracket<double>& found) { return found.exact() || std::isnan(found.low); }
-
 // The member of an object, or null.
 const Json& Member(const Json& object, const std::string& name) {
   static const Json null;
@@ -73,10 +70,8 @@ const Json& Member(const Json& object, const std::string& name) {
   return object.is_object() && found != object.end() ? *found : null;
 }
 
-std::string FoundText(const std::optional<Bracket<double>>& found) {
-  if (!found) return std::string(kNone);
-  if (IsOneNumber(*found)) return fmt::format("{}", found->low);
-  return fmt::format("{} to {}", found->low, found->high);
+std::string FoundText(const std::optional<double>& found) {
+  return found ? fmt::format("{}", *found) : std::string(kNone);
 }
 
 }  // namespace
@@ -104,24 +99,24 @@ Expectation ParseExpectation(const std::string& text, const std::string& place) 
   throw NotAnExpectation(place, text);
 }
 
-bool Holds(const Expectation& expectation, const std::optional<Bracket<double>>& found) {
+bool Holds(const Expectation& expectation, const std::optional<double>& found) {
   const bool wants_equal = expectation.relation == Relation::kEqual;
   if (!expectation.limit) return wants_equal == !found.has_value();
   if (!found) return false;
   const double limit = *expectation.limit;
   switch (expectation.relation) {
     case Relation::kLess:
-      return found->high < limit;
+      return *found < limit;
     case Relation::kAtMost:
-      return found->high <= limit;
+      return *found <= limit;
     case Relation::kGreater:
-      return found->low > limit;
+      return *found > limit;
     case Relation::kAtLeast:
-      return found->low >= limit;
+      return *found >= limit;
     case Relation::kEqual:
-      return found->low == limit && found->high == limit;
+      return *found == limit;
     case Relation::kUnequal:
-      return !(found->low <= limit && limit <= found->high);
+      return *found != limit;
   }
   return false;
 }
@@ -148,36 +143,23 @@ void RequireFigure(const Expectation& expectation, const std::vector<std::string
                    Quoted(expectation.figure));
 }
 
-std::optional<Bracket<double>> FigureOf(const Json& object, const std::string& name) {
+std::optional<double> FigureOf(const Json& object, const std::string& name) {
   const size_t dot = name.find('.');
   if (dot != std::string::npos) {
     return FigureOf(Member(object, name.substr(0, dot)), name.substr(dot + 1));
   }
-  const std::optional<double> value = NumberOf(Member(object, name));
-  if (!value) return std::nullopt;
-  for (const Json* range :
-       {&Member(object, name + "_bracket"), &Member(Member(object, "bracket"), name)}) {
-    if (!range->is_array() || range->size() != 2) continue;
-    return Bracket<double>{NumberOf((*range)[0]).value_or(*value),
-                           NumberOf((*range)[1]).value_or(*value)};
-  }
-  return Bracket<double>{*value, *value};
+  return NumberOf(Member(object, name));
 }
 
 ExpectationOutcome CheckExpectation(const Expectation& expectation, const std::string& run,
                                     const Json& figures) {
-  const std::optional<Bracket<double>> found = FigureOf(figures, expectation.figure);
+  const std::optional<double> found = FigureOf(figures, expectation.figure);
   return {expectation, run, found, Holds(expectation, found)};
 }
 
 Json JsonOutcome(const ExpectationOutcome& outcome) {
-  const std::optional<Bracket<double>>& found = outcome.found;
   Json value;
-  if (found && IsOneNumber(*found)) {
-    value = FigureJson(found->low);
-  } else if (found) {
-    value = Json::array({FigureJson(found->low), FigureJson(found->high)});
-  }
+  if (outcome.found) value = FigureJson(*outcome.found);
   return {{"run", outcome.run.empty() ? Json() : Json(outcome.run)},
           {"expression", outcome.expectation.text},
           {"found", std::move(value)},

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/tensor_stats.h"
 #include "sim/base/json_value.h"
 
 namespace dlsim::sim {
@@ -27,10 +26,9 @@ struct Expectation {
 // `place`.
 Expectation ParseExpectation(const std::string& text, const std::string& place);
 
-// Returns whether it holds for all that a figure may be: an estimate is a range, whose worse end
-// decides. NaN, and a figure that has no value, satisfy no comparison but `!=`; of those without a
-// value only `!= NUMBER` fails, too.
-bool Holds(const Expectation& expectation, const std::optional<Bracket<double>>& found);
+// Returns whether a figure is as required. NaN, and a figure that has no value, satisfy no
+// comparison but `!=`; of those without a value only `!= NUMBER` fails, too.
+bool Holds(const Expectation& expectation, const std::optional<double>& found);
 
 // Returns the names of the figures of a result's object: all that is a number, or null in its
 // place; those of an object inside have its name and a dot before theirs.
@@ -40,15 +38,14 @@ std::vector<std::string> FigureNames(const Json& object);
 void RequireFigure(const Expectation& expectation, const std::vector<std::string>& names,
                    const std::string& place);
 
-// Returns a figure: as its `NAME_bracket`, or the entry of a `bracket` next to it, if there is one;
-// nothing if it is null or missing.
-std::optional<Bracket<double>> FigureOf(const Json& object, const std::string& name);
+// Returns a figure; nothing if it is null or missing.
+std::optional<double> FigureOf(const Json& object, const std::string& name);
 
 // What came of an expectation.
 struct ExpectationOutcome {
   Expectation expectation;
   std::string run;  // what was looked at, such as fp16/torch; empty if there is only one thing
-  std::optional<Bracket<double>> found;
+  std::optional<double> found;
   bool holds = true;
 };
 

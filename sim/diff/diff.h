@@ -1,21 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a comparison of two runs comes to: the first step and tensor where they part, and how far
-// each tensor does.
+// Two runs of one model compared: the first step and tensor where they part, and how far each
+// tensor does. What is said of it: in a terminal, as JSON (schema "dlsim.diff/1") and CSV
+// (docs/diff.md).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "sim/diff/compared_step.h"
+#include "dlsim/enum_names.h"
+#include "dlsim/profile.h"
+#include "dlsim/sim/step.h"
+#include "dlsim/trace.h"
+#include "sim/base/json_value.h"
+#include "sim/base/named_list.h"
+#include "sim/base/output_file.h"
+#include "sim/diff/compare_steps.h"
 
 namespace dlsim::sim {
 
 // Above what runs differ in that only sum in another order, below what rounding to any 16-bit
 // format changes: fp16 changes a gradient by 2e-4 of its norm.
 inline constexpr double kDiffThreshold = 1e-4;
+
+// Which step of one run is compared with which of the other.
+enum class Alignment : uint8_t { kNumber, kIndex };
+
+constexpr auto EnumNames(Alignment) {
+  return std::to_array<EnumName<Alignment>>(
+      {{Alignment::kNumber, "number"}, {Alignment::kIndex, "index"}});
+}
+
+struct AlignedSteps {
+  struct Pair {
+    size_t a = 0, b = 0;  // indices
+  };
+  std::vector<Pair> pairs;              // in order
+  std::vector<int64_t> only_a, only_b;  // numbers of the others
+};
+
+// Aligns ascending step numbers: equal numbers, or by place from the first step on.
+AlignedSteps AlignSteps(std::span<const int64_t> a, std::span<const int64_t> b,
+                        Alignment alignment);
+
+// One of the two runs, opened.
+struct DiffRun {
+  std::string path;
+  std::unique_ptr<TraceReader> trace;      // this ...
+  std::unique_ptr<ProfileReader> profile;  // ... or that
+  StepSource source;
+  std::vector<int64_t> steps;  // numbers, ascending
+};
 
 // The largest and smallest of what was added.
 struct Extent {
@@ -25,6 +66,9 @@ struct Extent {
     if (!high || value > *high) high = value;
   }
 };
+
+// By Figure.
+using Extents = std::array<Extent, kFigures.size()>;
 
 // One step: its worst tensor.
 struct StepDiff {
@@ -42,45 +86,72 @@ struct TensorDiff {
   Role role = Role::kGrad;
   uint64_t steps = 0, steps_beyond = 0;
   std::optional<int64_t> first_beyond = {};  // step of a
-  double difference = 0;                     // the largest ...
-  int64_t worst_step = 0;                    // ... and its step of a
+  int64_t worst_step = 0;                    // step of a with the largest difference
   uint64_t nonfinite_differences = 0;
-  Extent relative_difference = {}, cosine = {}, norm_ratio = {};
-  Extent histogram_distance = {}, zero_difference = {};
+  Extents figures = {};
+
+  double difference() const { return *figures[kDifference].high; }
 };
 
 // A tensor that could not be compared at some steps.
-struct UnmatchedOverSteps {
-  UnmatchedTensor first;  // as it is at the first of them
+struct UnmatchedDiff {
+  std::string name;
+  UnmatchedTensor first = {};  // as it is at the first of them
   int64_t first_step = 0;
   uint64_t steps = 0;
 };
 
-class DiffResult {
- public:
-  explicit DiffResult(double threshold) : threshold_(threshold) {}
+struct Diff {
+  DiffRun a, b;
+  AlignedSteps aligned = {};
+  double threshold = kDiffThreshold;
+  std::vector<StepDiff> steps = {};
+  NamedList<TensorDiff> tensors = {};  // as they come first
+  NamedList<UnmatchedDiff> unmatched = {};
+
+  // Whether values are compared; else tables, as one of the runs is a profile.
+  bool has_values() const { return a.trace != nullptr && b.trace != nullptr; }
 
   void Add(const ComparedStep& step);
-
-  double threshold() const { return threshold_; }
-  const std::vector<StepDiff>& steps() const { return steps_; }
-  const std::vector<TensorDiff>& tensors() const { return tensors_; }  // as they come first
-  const std::vector<UnmatchedOverSteps>& unmatched() const { return unmatched_; }
 
   // The first step with a tensor beyond the threshold; null if there is none.
   const StepDiff* FirstBeyond() const;
 
-  // Indices of the tensors, those with the largest difference first.
-  std::vector<size_t> WorstFirst() const;
-
- private:
-  void AddTensor(const TensorDifference& difference, StepDiff& step);
-
-  double threshold_;
-  std::vector<StepDiff> steps_;
-  std::vector<TensorDiff> tensors_;
-  std::vector<UnmatchedOverSteps> unmatched_;
-  std::map<std::string, size_t> index_, unmatched_index_;
+  // The tensors, those with the largest difference first.
+  std::vector<const TensorDiff*> WorstFirst() const;
 };
+
+// Opens two runs, each a trace or a profile, and aligns their steps. A trace that is compared with
+// a profile is read as the profile was made: with its accumulation. Throws Error for a bad file, or
+// without a common step.
+Diff OpenDiff(const std::string& a, const std::string& b, const TraceOptions& options,
+              Alignment alignment);
+
+// Compares the aligned steps, adds each to the result and passes it to `visit`. Throws Error for a
+// bad file.
+void CompareRuns(Diff& diff,
+                 const std::function<void(size_t pair, const ComparedStep& step)>& visit);
+
+// The figures of the whole, which expectations may name; null where there is nothing to measure.
+Json JsonFigures(const Diff& diff);
+
+// `expectations`: null if none were given.
+void WriteDiffJson(const Diff& diff, const Json& options, const Json& expectations,
+                   OutputFile& out);
+
+std::string DiffCsvHeader();
+std::string DiffCsvRows(const ComparedStep& step);
+
+// The answer in one to three sentences.
+std::vector<std::string> DiffLines(const Diff& diff);
+
+struct DiffReportOptions {
+  uint64_t top = 20;      // tensors in the table
+  bool by_layer = false;  // a table of the layers, in file order
+  bool details = false;   // a table of the steps
+};
+
+// Returns the report, in lines of at most 80 columns but for long names of files.
+std::string FormatDiff(const Diff& diff, const DiffReportOptions& options);
 
 }  // namespace dlsim::sim

@@ -3,16 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "dlsim/error.h"
-#include "sim/base/named_list.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
-#include "sim/diff/diff_output.h"
+#include "sim/diff/diff.h"
 #include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
@@ -30,39 +28,29 @@ std::string CosineText(double cosine) {
                         : fmt::format("{:.4f}", WithoutNanSign(cosine));
 }
 
-std::string AllOf(const DiffResult& result) {
-  const size_t steps = result.steps().size();
-  return (steps == 1 ? "the one step" : fmt::format("all {} steps", steps)) + " of " +
-         Counted(result.tensors().size(), "tensor");
-}
-
-double LargestDifference(const DiffResult& result, size_t steps) {
+double LargestDifference(std::span<const StepDiff> steps) {
   double largest = 0;
-  for (const StepDiff& step : std::span(result.steps()).first(steps)) {
-    largest = std::max(largest, step.difference);
-  }
+  for (const StepDiff& step : steps) largest = std::max(largest, step.difference);
   return largest;
 }
 
-std::string MeasureName(const Diff& diff) {
-  return diff.runs.has_elements() ? "relative difference" : "difference of histograms";
-}
-
-bool IsEqual(const DiffResult& result) {
-  return LargestDifference(result, result.steps().size()) == 0;
+const char* MeasureName(const Diff& diff) {
+  return diff.has_values() ? "relative difference" : "difference of histograms";
 }
 
 std::string SameLine(const Diff& diff) {
-  const std::vector<size_t> order = diff.result.WorstFirst();
-  const TensorDiff& worst = diff.result.tensors()[order.front()];
-  if (IsEqual(diff.result)) {
-    return "Equal in " + AllOf(diff.result) + ": every " +
-           (diff.runs.has_elements() ? "number" : "count") + " is the same.";
+  const size_t steps = diff.steps.size();
+  const std::string all = (steps == 1 ? "the one step" : fmt::format("all {} steps", steps)) +
+                          " of " + Counted(diff.tensors.items().size(), "tensor");
+  if (LargestDifference(diff.steps) == 0) {
+    return fmt::format("Equal in {}: every {} is the same.", all,
+                       diff.has_values() ? "number" : "count");
   }
+  const TensorDiff& worst = *diff.WorstFirst().front();
   return fmt::format(
-      "No divergence in {}: none is above {}; the largest {} is {}, at step {} in {}.",
-      AllOf(diff.result), Number(diff.result.threshold()), MeasureName(diff),
-      Number(worst.difference), worst.worst_step, Printable(worst.name));
+      "No divergence in {}: none is above {}; the largest {} is {}, at step {} in {}.", all,
+      Number(diff.threshold), MeasureName(diff), Number(worst.difference()), worst.worst_step,
+      Printable(worst.name));
 }
 
 // What an infinite difference is about.
@@ -72,45 +60,41 @@ std::string DifferenceText(const Diff& diff, const StepDiff& step) {
            " infinite or NaN in one run but not the other";
   }
   if (std::isinf(step.difference)) return "all zero in one run only";
-  return MeasureName(diff) + " " + Number(step.difference);
+  return std::string(MeasureName(diff)) + " " + Number(step.difference);
 }
 
 // How well the steps before the first one that parts agree.
-std::string AgreementBefore(const DiffResult& result, const StepDiff& first) {
-  const auto before = static_cast<size_t>(&first - result.steps().data());
+std::string AgreementBefore(const Diff& diff, const StepDiff& first) {
+  const auto before = static_cast<size_t>(&first - diff.steps.data());
   if (before == 0) return "this is the first step";
-  const double largest = LargestDifference(result, before);
+  const double largest = LargestDifference(std::span(diff.steps).first(before));
   const bool one = before == 1;
   return (one ? "the step" : fmt::format("the {} steps", before)) + " before " +
          (largest == 0 ? (one ? "is equal" : "are equal")
                        : (one ? "agrees to " : "agree to ") + Number(largest));
 }
 
-std::string PartLine(const Diff& diff, const StepDiff& first) {
-  return fmt::format("They diverge at step {} in {}: {}; {}.", first.step_a,
-                     Printable(diff.result.tensors()[first.tensor].name),
-                     DifferenceText(diff, first), AgreementBefore(diff.result, first));
-}
-
 std::string ExtentLine(const Diff& diff) {
   const Json figures = JsonFigures(diff);
-  return fmt::format(
-      "Above {}: {} of {}, {} of {}.", Number(diff.result.threshold()),
-      figures["steps_beyond"].get<size_t>(), Counted(figures["steps"].get<size_t>(), "step"),
-      figures["tensors_beyond"].get<size_t>(), Counted(figures["tensors"].get<size_t>(), "tensor"));
+  const auto of = [&](const std::string& what) {
+    return fmt::format("{} of {}", figures[what + "s_beyond"].get<size_t>(),
+                       Counted(figures[what + "s"].get<size_t>(), what));
+  };
+  return fmt::format("Above {}: {}, {}.", Number(diff.threshold), of("step"), of("tensor"));
 }
 
 std::string StepList(std::span<const int64_t> steps) {
+  if (steps.empty()) return "";
   if (steps.size() == 1) return fmt::format("step {}", steps.front());
   return fmt::format("{} steps ({} to {})", steps.size(), steps.front(), steps.back());
 }
 
-std::string UnmatchedNames(const DiffResult& result, Mismatch why) {
+std::string UnmatchedNames(const Diff& diff, Mismatch why) {
   std::string names;
   size_t count = 0;
-  for (const UnmatchedOverSteps& tensor : result.unmatched()) {
+  for (const UnmatchedDiff& tensor : diff.unmatched.items()) {
     if (tensor.first.why != why || count++ >= kNamed) continue;
-    names += (names.empty() ? "" : ", ") + Printable(tensor.first.name);
+    names += (names.empty() ? "" : ", ") + Printable(tensor.name);
   }
   return count > kNamed ? names + fmt::format(" and {} more", count - kNamed) : names;
 }
@@ -120,19 +104,19 @@ std::string UnmatchedLine(const Diff& diff) {
   const auto add = [&](const std::string& item, const char* where) {
     if (!item.empty()) text += (text.empty() ? "Not compared: " : "; ") + item + where;
   };
-  const AlignedSteps& aligned = diff.aligned;
-  if (!aligned.only_a.empty()) add(StepList(aligned.only_a), " only in A");
-  if (!aligned.only_b.empty()) add(StepList(aligned.only_b), " only in B");
-  add(UnmatchedNames(diff.result, Mismatch::kOnlyInA), " only in A");
-  add(UnmatchedNames(diff.result, Mismatch::kOnlyInB), " only in B");
-  add(UnmatchedNames(diff.result, Mismatch::kShape), " of different shapes");
+  add(StepList(diff.aligned.only_a), " only in A");
+  add(StepList(diff.aligned.only_b), " only in B");
+  add(UnmatchedNames(diff, Mismatch::kOnlyInA), " only in A");
+  add(UnmatchedNames(diff, Mismatch::kOnlyInB), " only in B");
+  add(UnmatchedNames(diff, Mismatch::kShape), " of different shapes");
   return text.empty() ? text : text + ".";
 }
 
 std::string InputLine(const char* label, const DiffRun& run) {
+  const SourceFacts& facts = run.source.facts;
   return fmt::format("{}: {}, {}, {} ({} to {})\n", label, Printable(run.path),
-                     run.profile ? "profile" : "trace", Counted(run.facts.steps, "step"),
-                     run.facts.first_step, run.facts.last_step);
+                     run.profile ? "profile" : "trace", Counted(facts.steps, "step"),
+                     facts.first_step, facts.last_step);
 }
 
 // A note about both runs is printed once.
@@ -165,21 +149,18 @@ std::string Shortened(const std::string& name, size_t width) {
 
 // Shortens the first column until the table fits; the others are numbers.
 std::string FittingTable(std::vector<TableRow> rows) {
-  const auto widest = [](const std::string& table) {
-    size_t width = 0, begin = 0;
-    for (size_t end = 0; (end = table.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      width = std::max(width, end - begin);
-    }
-    return width;
-  };
   constexpr size_t kLeast = 16;
-  const size_t width = widest(FormatTable(rows));
-  if (width <= kTerminalColumns) return FormatTable(rows);
-  size_t names = 0;
+  const std::string table = FormatTable(rows);
+  size_t width = 0, names = 0, begin = 0;
+  for (size_t end = 0; (end = table.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    width = std::max(width, end - begin);
+  }
+  if (width <= kTerminalColumns) return table;
   for (const TableRow& row : rows) names = std::max(names, row.front().size());
   const size_t over = width - kTerminalColumns;
-  const size_t kept = names > over + kLeast ? names - over : kLeast;
-  for (TableRow& row : rows) row.front() = Shortened(row.front(), kept);
+  for (TableRow& row : rows) {
+    row.front() = Shortened(row.front(), names > over + kLeast ? names - over : kLeast);
+  }
   return FormatTable(rows);
 }
 
@@ -191,23 +172,24 @@ std::string RatioText(const Extent& ratio) {
 }
 
 std::string TensorTable(const Diff& diff, size_t top) {
-  const bool elements = diff.runs.has_elements();
+  const bool values = diff.has_values();
   std::vector<TableRow> rows = {
-      {"worst first", "differs", "step", elements ? "cosine" : "binades", "norm B/A", "above"}};
-  const std::vector<size_t> order = diff.result.WorstFirst();
+      {"worst first", "differs", "step", values ? "cosine" : "binades", "norm B/A", "above"}};
+  const std::vector<const TensorDiff*> order = diff.WorstFirst();
   const size_t shown = std::min<size_t>(top, order.size());
-  for (const size_t t : std::span(order).first(shown)) {
-    const TensorDiff& tensor = diff.result.tensors()[t];
+  for (const TensorDiff* const tensor : std::span(order).first(shown)) {
+    const Extents& figures = tensor->figures;
     rows.push_back(
-        {Printable(tensor.name), Number(tensor.difference), std::to_string(tensor.worst_step),
-         elements ? CosineText(*tensor.cosine.low) : Number(*tensor.histogram_distance.high),
-         RatioText(tensor.norm_ratio), fmt::format("{}/{}", tensor.steps_beyond, tensor.steps)});
+        {Printable(tensor->name), Number(tensor->difference()), std::to_string(tensor->worst_step),
+         values ? CosineText(*figures[kCosine].low) : Number(*figures[kHistogramDistance].high),
+         RatioText(figures[kNormRatio]),
+         fmt::format("{}/{}", tensor->steps_beyond, tensor->steps)});
   }
   return FittingTable(std::move(rows)) + MoreRows(shown, order.size()) + "\n" +
-         Wrap(std::string("  differs: the largest difference, at that step; ") +
-              (elements ? "cosine: the smallest; "
-                        : "binades: the largest distance of histograms; ") +
-              "norm B/A: the farthest from 1; above: steps above the threshold.");
+         Wrap(
+             std::string("  differs: the largest difference, at that step; ") +
+             (values ? "cosine: the smallest; " : "binades: the largest distance of histograms; ") +
+             "norm B/A: the farthest from 1; above: steps above the threshold.");
 }
 
 // The worst tensor of a layer.
@@ -219,15 +201,15 @@ struct LayerDiff {
 
 std::string LayerTable(const Diff& diff) {
   NamedList<LayerDiff> layers;
-  for (const TensorDiff& tensor : diff.result.tensors()) {
+  for (const TensorDiff& tensor : diff.tensors.items()) {
     LayerDiff& layer = layers.Of(LayerOf(tensor.name), layers.items().size() - 1, &tensor);
     ++layer.tensors;
-    if (tensor.difference > layer.worst->difference) layer.worst = &tensor;
+    if (tensor.difference() > layer.worst->difference()) layer.worst = &tensor;
     layer.tensors_beyond += tensor.steps_beyond > 0;
   }
   std::vector<TableRow> rows = {{"layer", "differs", "step", "tensors above"}};
   for (const LayerDiff& layer : layers.items()) {
-    rows.push_back({Printable(layer.name), Number(layer.worst->difference),
+    rows.push_back({Printable(layer.name), Number(layer.worst->difference()),
                     std::to_string(layer.worst->worst_step),
                     fmt::format("{}/{}", layer.tensors_beyond, layer.tensors)});
   }
@@ -236,9 +218,9 @@ std::string LayerTable(const Diff& diff) {
 
 std::string StepTable(const Diff& diff) {
   std::vector<TableRow> rows = {{"step", "of B", "difference", "above", "worst tensor"}};
-  for (const StepDiff& step : diff.result.steps()) {
+  for (const StepDiff& step : diff.steps) {
     const bool empty = step.tensors == 0;
-    const std::string name = empty ? "-" : Printable(diff.result.tensors()[step.tensor].name);
+    const std::string name = empty ? "-" : Printable(diff.tensors.items()[step.tensor].name);
     rows.push_back({std::to_string(step.step_a), std::to_string(step.step_b),
                     empty ? "-" : Number(step.difference),
                     fmt::format("{}/{}", step.tensors_beyond, step.tensors),
@@ -251,8 +233,11 @@ std::string StepTable(const Diff& diff) {
 
 std::vector<std::string> DiffLines(const Diff& diff) {
   std::vector<std::string> lines;
-  if (const StepDiff* const first = diff.result.FirstBeyond()) {
-    lines = {PartLine(diff, *first), ExtentLine(diff)};
+  if (const StepDiff* const first = diff.FirstBeyond()) {
+    lines = {fmt::format("They diverge at step {} in {}: {}; {}.", first->step_a,
+                         Printable(diff.tensors.items()[first->tensor].name),
+                         DifferenceText(diff, *first), AgreementBefore(diff, *first)),
+             ExtentLine(diff)};
   } else {
     lines = {SameLine(diff)};
   }
@@ -264,9 +249,9 @@ std::vector<std::string> DiffLines(const Diff& diff) {
 std::string FormatDiff(const Diff& diff, const DiffReportOptions& options) {
   std::string text;
   for (const std::string& line : DiffLines(diff)) text += Wrap(line);
-  text += "\n" + InputLine("A", diff.runs.a) + InputLine("B", diff.runs.b);
-  text += NoteLines(diff.runs.a.facts.notes, diff.runs.b.facts.notes);
-  if (!IsEqual(diff.result)) text += "\n" + TensorTable(diff, options.top);
+  text += "\n" + InputLine("A", diff.a) + InputLine("B", diff.b);
+  text += NoteLines(diff.a.source.facts.notes, diff.b.source.facts.notes);
+  if (LargestDifference(diff.steps) > 0) text += "\n" + TensorTable(diff, options.top);
   if (options.by_layer) text += LayerTable(diff);
   if (options.details) text += StepTable(diff);
   return text;

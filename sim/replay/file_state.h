@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/profile.h"
+#include "dlsim/step_tables.h"
 
 namespace dlsim::sim {
 
 // Files as they are on disk at one time.
 struct FileState {
-  std::vector<ProfileFile> files;
+  std::vector<RecordedFile> files;
   std::vector<int64_t> changed_at;  // of each, in nanoseconds since 1970
 
   friend bool operator==(const FileState&, const FileState&) = default;

@@ -5,47 +5,28 @@
 #include <cmath>
 
 namespace dlsim::sim {
-namespace {
 
-// What of an answer the tests look at.
-struct Seen {
-  double squares = 0;
-  bool scaled_sum_finite = true;
-  const GradientDetail* detail = nullptr;
-};
-
-Seen Look(const TensorAnswer& answer, Reading reading) {
-  if (reading == Reading::kLikely || !answer.bounds) {
-    return {answer.effective_sum_of_squares, answer.scaled_sum_finite, &answer.detail};
-  }
-  const GradientBound& bound =
-      reading == Reading::kSmallest ? answer.bounds->low : answer.bounds->high;
-  return {bound.effective_sum_of_squares, bound.scaled_sum_finite, &bound.detail};
-}
-
-}  // namespace
-
-FiniteFindings Judge(const JudgedStep& judged, std::span<const size_t> tensors, Reading reading) {
+FiniteFindings Judge(std::span<const TensorInfo> tensors, const StepAnswer& answers,
+                     std::span<const size_t> checked) {
   FiniteFindings findings;
   float worst_overflow = 0;
   double largest = -1;
-  for (const size_t t : tensors) {
-    const TensorStats& total = judged.totals[t];
-    const TensorAnswer& answer = judged.answers[t];
-    const Seen seen = Look(answer, reading);
-    const double squares = seen.squares;
-    const std::string* name = &judged.step.tensors[t].name;
+  for (const size_t t : checked) {
+    const TensorAnswer& answer = answers[t];
+    const TensorStats& total = answer.total;
+    const std::string* name = &tensors[t].name;
+    const double squares = answer.converted_squares.value_or(answer.sum_of_squares);
     findings.sum_of_squares += squares;
-    findings.scaled_sum_of_squares += seen.detail->scaled_sum_of_squares;
+    findings.scaled_sum_of_squares += answer.detail.scaled_sum_of_squares;
     if (total.nonfinite_outputs > 0) {
       findings.nonfinite_element = true;
-    } else if (answer.parts.size() > 1) {
-      findings.nonfinite_scaled_sum |= !seen.scaled_sum_finite;
-      findings.nonfinite_sum |= !std::isfinite(squares);
+    } else if (!answer.parts.empty()) {
+      findings.nonfinite_scaled_sum |= !answer.scaled_sum_finite;
+      findings.nonfinite_sum |= !answer.unscaled_finite;
     } else {
-      findings.nonfinite_unscaled |= !std::isfinite(squares);
+      findings.nonfinite_unscaled |= !answer.unscaled_finite;
     }
-    const bool sum_overflows = !(std::fabs(seen.detail->scaled_sum) < kFloat32Overflow);
+    const bool sum_overflows = !(std::fabs(answer.detail.scaled_sum) < kFloat32Overflow);
     if (sum_overflows && findings.sum_tensor == nullptr) findings.sum_tensor = name;
     if (total.nonfinite() > 0 && findings.input_tensor == nullptr) findings.input_tensor = name;
     if (total.overflow > 0 && total.absmax > worst_overflow) {
@@ -62,13 +43,15 @@ FiniteFindings Judge(const JudgedStep& judged, std::span<const size_t> tensors, 
 
 bool IsFinite(FiniteTest test, const FiniteFindings& findings) {
   const bool elements_finite = !findings.nonfinite_element && !findings.nonfinite_scaled_sum;
+  const bool unscaled_finite =
+      !findings.nonfinite_element && !findings.nonfinite_sum && !findings.nonfinite_unscaled;
   switch (test) {
     case FiniteTest::kElementwise:
       return elements_finite;
     case FiniteTest::kUnscaledElementwise:
-      return std::isfinite(findings.sum_of_squares);  // float64 holds the square of any float32
+      return unscaled_finite;
     case FiniteTest::kGlobalNorm:
-      return findings.sum_of_squares < kFloat32Overflow;  // not for NaN
+      return unscaled_finite && findings.sum_of_squares < kFloat32Overflow;  // not for NaN
     case FiniteTest::kScaledNorm:
       return elements_finite && findings.scaled_sum_of_squares < kFloat32Overflow;
     case FiniteTest::kSum:
@@ -102,20 +85,6 @@ void Explain(FiniteTest test, const FiniteFindings& findings, ReplayStep& record
     record.lower_scale_helps = test == FiniteTest::kScaledNorm;
   }
   if (tensor != nullptr) record.cause_tensor = *tensor;
-}
-
-bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t> tensors) {
-  const auto open = [&](size_t t) { return judged.answers[t].bounds != nullptr; };
-  if (std::none_of(tensors.begin(), tensors.end(), open)) return true;
-  ReplayStep smallest, largest;
-  for (ReplayStep* record : {&smallest, &largest}) {
-    const Reading reading = record == &smallest ? Reading::kSmallest : Reading::kLargest;
-    const FiniteFindings findings = Judge(judged, tensors, reading);
-    record->finite = IsFinite(test, findings);
-    Explain(test, findings, *record);
-  }
-  return smallest.finite == largest.finite && smallest.cause == largest.cause &&
-         smallest.lower_scale_helps == largest.lower_scale_helps;
 }
 
 bool NeedsDetail(FiniteTest test, const Format& format) {

@@ -16,16 +16,9 @@ namespace dlsim::sim {
 // which a stack adds is not known: this is the outcome without its intermediate roundings.
 inline constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
 
-// One measured step as one question answers it.
-struct JudgedStep {
-  const StepMeasurement& step;
-  const std::vector<TensorAnswer>& answers;
-  const std::vector<TensorStats>& totals;  // per tensor, over its parts
-};
-
 // What the finite tests look at, over some tensors of one step, and what explains their outcome.
 struct FiniteFindings {
-  double sum_of_squares = 0;                     // of the unscaled gradients of the whole step
+  double sum_of_squares = 0;  // of the unscaled gradients; as recorded where that decides alike
   double scaled_sum_of_squares = 0;              // of the still scaled; 0 if it was not asked for
   bool nonfinite_element = false;                // among the quantised, still scaled gradients
   bool nonfinite_scaled_sum = false;             // only their float32 sum over micro-steps
@@ -37,22 +30,15 @@ struct FiniteFindings {
   const std::string* largest_tensor = nullptr;   // the largest part of the norm
 };
 
-// Of what a profile leaves open, gradients or their errors: the likeliest, the smallest and the
-// largest that is possible. A measured step leaves nothing open.
-enum class Reading : uint8_t { kLikely, kSmallest, kLargest };
-
-// Looks at some tensors, given by their index in ascending order.
-FiniteFindings Judge(const JudgedStep& judged, std::span<const size_t> tensors,
-                     Reading reading = Reading::kLikely);
+// Looks at some gradients, given by their index in ascending order.
+FiniteFindings Judge(std::span<const TensorInfo> tensors, const StepAnswer& answer,
+                     std::span<const size_t> checked);
 
 // Applies a finite test.
 bool IsFinite(FiniteTest test, const FiniteFindings& findings);
 
 // Fills in why a step is not finite: cause, tensor to blame, whether a lower scale helps.
 void Explain(FiniteTest test, const FiniteFindings& findings, ReplayStep& record);
-
-// Returns whether all readings of a step come to the same findings, for the same reason.
-bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t> tensors);
 
 // Returns whether the test needs StepQuestion::detail: only where finite elements of the format can
 // have a float32 sum or sum of squares that is not.

@@ -2,10 +2,10 @@
 #include "sim/replay/harm.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <functional>
 #include <memory>
-#include <set>
+#include <numbers>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -35,36 +35,26 @@ struct LayerGradients {
 };
 
 // The modules that are called several times in a step.
-std::unordered_set<std::string> RepeatedModules(std::span<const StepTensor> tensors) {
+std::unordered_set<std::string> RepeatedModules(std::span<const TensorInfo> tensors) {
   std::unordered_set<std::string> repeated;
-  for (const StepTensor& tensor : tensors) {
+  for (const TensorInfo& tensor : tensors) {
     const std::string call = LayerOf(tensor.name), module = WithoutCall(call);
     if (module != call) repeated.insert(module);
   }
   return repeated;
 }
 
-double ErrorsOf(const TensorAnswer& answer, Reading reading) {
-  if (answer.bounds && reading != Reading::kLikely) {
-    const Bracket<double>& errors = answer.bounds->counters.error_sum_of_squares;
-    return reading == Reading::kSmallest ? errors.low : errors.high;
-  }
-  double errors = 0;
-  for (const TensorStats& part : answer.parts) errors += part.error_sum_of_squares;
-  return errors;
-}
-
 }  // namespace
 
-void NoiseFinder::FindLayers(std::span<const StepTensor> tensors) {
+void NoiseFinder::FindLayers(std::span<const TensorInfo> tensors) {
   const auto name_of = [&](size_t place) -> const std::string& {
     return tallies_.items()[place].name;
   };
-  if (std::ranges::equal(tensors, tally_of_, {}, &StepTensor::name, name_of)) return;
+  if (std::ranges::equal(tensors, tally_of_, {}, &TensorInfo::name, name_of)) return;
   layers_.clear();
   tally_of_.clear();
   std::unordered_map<std::string, size_t> places;
-  for (const StepTensor& tensor : tensors) {
+  for (const TensorInfo& tensor : tensors) {
     layers_.push_back(places.try_emplace(LayerOf(tensor.name), places.size()).first->second);
     tally_of_.push_back(tallies_.PlaceOf(tensor.name, tally_of_.size()));
   }
@@ -72,22 +62,22 @@ void NoiseFinder::FindLayers(std::span<const StepTensor> tensors) {
 }
 
 // Steps without a forward pass name nothing.
-void NoiseFinder::FindNamed(const GradientStep& step) {
+void NoiseFinder::FindNamed(const Step& step) {
   std::set<std::string> named = step.Listed(kNoiseKey);
   if (!named.empty() || !step.Listed(kAutocastFloat32Key).empty()) named_ = std::move(named);
 }
 
-std::vector<bool> NoiseFinder::Find(const GradientStep& step, std::span<const StepTensor> tensors,
-                                    std::span<const TensorStats> totals) {
+std::vector<bool> NoiseFinder::Find(const Step& step, std::span<const TensorStats> inputs) {
+  const std::span<const TensorInfo> tensors = step.gradients();
   FindLayers(tensors);
   FindNamed(step);
   std::vector<LayerGradients> layers(layer_count_);
   for (size_t t = 0; t < tensors.size(); ++t) {
     LayerGradients& layer = layers[layers_[t]];
     if (tensors[t].role == Role::kGrad) {
-      layer.largest = std::fmax(layer.largest, RootMeanSquare(totals[t]));
+      layer.largest = std::fmax(layer.largest, RootMeanSquare(inputs[t]));
     } else if (!IsOfOperation(tensors[t].name)) {
-      layer.output_squares += totals[t].sum_of_squares;
+      layer.output_squares += inputs[t].sum_of_squares;
     }
   }
   std::vector<bool> noise(tensors.size());
@@ -95,7 +85,7 @@ std::vector<bool> NoiseFinder::Find(const GradientStep& step, std::span<const St
     noise[t] = named_.contains(tensors[t].name);
     if (tensors[t].role != Role::kGrad || noise[t]) continue;
     const LayerGradients& layer = layers[layers_[t]];
-    const double squares = totals[t].sum_of_squares;
+    const double squares = inputs[t].sum_of_squares;
     if (!(squares > 0)) continue;
     Tally& tally = tallies_[tally_of_[t]];
     const double variation = tally.mostly_noise() ? kVariation : 1;
@@ -103,25 +93,25 @@ std::vector<bool> NoiseFinder::Find(const GradientStep& step, std::span<const St
         std::sqrt(squares) < variation * kNoiseOfOutput * std::sqrt(layer.output_squares);
     const bool below_parameters =
         layer.output_squares == 0 &&
-        RootMeanSquare(totals[t]) < variation * kNoiseOfParameters * layer.largest;
+        RootMeanSquare(inputs[t]) < variation * kNoiseOfParameters * layer.largest;
     noise[t] = below_output || below_parameters;
     tally.noise += noise[t];
     ++tally.steps;
   }
-  if (descends_) FindSlight(tensors, totals, noise);
+  if (descends_) FindSlight(tensors, inputs, noise);
   return noise;
 }
 
-void NoiseFinder::FindSlight(std::span<const StepTensor> tensors,
-                             std::span<const TensorStats> totals, std::vector<bool>& noise) const {
+void NoiseFinder::FindSlight(std::span<const TensorInfo> tensors,
+                             std::span<const TensorStats> inputs, std::vector<bool>& noise) const {
   double largest = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].role == Role::kGrad) largest = std::fmax(largest, totals[t].sum_of_squares);
+    if (tensors[t].role == Role::kGrad) largest = std::fmax(largest, inputs[t].sum_of_squares);
   }
   std::vector<bool> slight(layer_count_), moves(layer_count_);
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role != Role::kGrad) continue;
-    const bool is_slight = totals[t].sum_of_squares < kSlightStep * kSlightStep * largest;
+    const bool is_slight = inputs[t].sum_of_squares < kSlightStep * kSlightStep * largest;
     if (is_slight) noise[t] = true;
     (is_slight ? slight : moves)[layers_[t]] = true;
   }
@@ -131,28 +121,20 @@ void NoiseFinder::FindSlight(std::span<const StepTensor> tensors,
   }
 }
 
-void NoiseFinder::Sample(const GradientSource& source, const StepOptions& options) {
+void NoiseFinder::Sample(const StepSource& source, const StepOptions& options) {
   constexpr size_t kMost = 8;
-  const size_t steps = source.step_count(), samples = std::min(kMost, (steps + kMost - 1) / kMost);
+  const size_t steps = source.step_count, samples = std::min(kMost, (steps + kMost - 1) / kMost);
   if (steps == 0) return;
-  const std::unique_ptr<GradientStep> last = source.Load(steps - 1, StepNeeds::kTensors);
   // The first step is recorded before an optimizer is known.
-  descends_ = !last->Listed(kDescentKey).empty();
+  descends_ = !source.describe(steps - 1)->Listed(kDescentKey).empty();
   if (samples < 2) return;
-  const StepQuestion question = {{kFp16},
-                                 1.0f};  // what is counted of the inputs is all that is used
-  const auto look_at = [&](const GradientStep& step) {
-    const StepMeasurement measured = step.Measure(std::span(&question, 1), options);
-    Find(step, measured.tensors, TotalsOf(measured.answers.front()));
-  };
-  for (size_t s = 0; s + 1 < samples; ++s) {
-    look_at(*source.Load(s * (steps - 1) / (samples - 1), StepNeeds::kTensors));
+  StepOptions plain = options;
+  plain.mantissas.clear();
+  plain.scaled = {};
+  for (size_t s = 0; s < samples; ++s) {
+    const std::unique_ptr<Step> step = source.load(s * (steps - 1) / (samples - 1), plain);
+    Find(*step, step->Inputs());
   }
-  look_at(*last);
-}
-
-double HarmOf(const TensorAnswer& answer, const TensorStats& total, Reading reading) {
-  return ErrorsOf(answer, reading) / total.sum_of_squares;
 }
 
 double HarmLimit(const Conversion& conversion, bool parameters_only) {
@@ -160,9 +142,9 @@ double HarmLimit(const Conversion& conversion, bool parameters_only) {
          (parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold);
 }
 
-HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
-                         std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
-                         const std::vector<bool>& noise, Reading reading, Calls calls) {
+HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors,
+                         std::span<const double> errors, std::span<const TensorStats> inputs,
+                         const std::vector<bool>& noise, Calls calls) {
   struct Sums {
     size_t tensor;  // the first
     double errors = 0, squares = 0;
@@ -172,14 +154,14 @@ HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
   const std::unordered_set<std::string> repeated =
       calls == Calls::kTogether ? RepeatedModules(tensors) : std::unordered_set<std::string>();
   for (size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].role != role || noise[t] || totals[t].sum_of_squares == 0) continue;
+    if (tensors[t].role != role || noise[t] || inputs[t].sum_of_squares == 0) continue;
     size_t place = sums.size();
     if (!repeated.empty() && repeated.contains(WithoutCall(LayerOf(tensors[t].name)))) {
       place = places.try_emplace(WithoutCall(StemOf(tensors[t].name)), place).first->second;
     }
     if (place == sums.size()) sums.push_back({t});
-    sums[place].errors += ErrorsOf(answers[t], reading);
-    sums[place].squares += totals[t].sum_of_squares;
+    sums[place].errors += errors[t];
+    sums[place].squares += inputs[t].sum_of_squares;
   }
   HarmOverTensors over;
   for (const Sums& one : sums) over.Add(one.tensor, one.errors / one.squares);
@@ -187,13 +169,74 @@ HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
   return over;
 }
 
-HarmOverTensors ChannelHarmOver(Role role, std::span<const StepTensor> tensors,
-                                std::span<const ChannelCurves> channels,
-                                const std::vector<bool>& noise, double log_quantum) {
+HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors, const StepAnswer& answer,
+                         const std::vector<bool>& noise) {
   HarmOverTensors over;
-  for (size_t t = 0; t < channels.size(); ++t) {
-    if (tensors[t].role != role || noise[t] || channels[t].channels < 2) continue;
-    over.Add(t, channels[t].MeanAt(log_quantum));
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role != role || noise[t] || answer[t].total.sum_of_squares == 0) continue;
+    over.Add(t, answer[t].total.harm());
+  }
+  over.TakeMean();
+  return over;
+}
+
+// The variance of a normal sample's rounding error (Widrow and Kollar, Quantization Noise, 2008);
+// its first term is that of values anywhere between two multiples, which alone counts from 1 on.
+double HarmOfNormal(double rms) {
+  constexpr double kAllLost = 0.1, kSpread = 1, kNegligible = 1e-12;
+  constexpr double kPiSquared = std::numbers::pi * std::numbers::pi;
+  if (rms < kAllLost) return 1;
+  double error = 1.0 / 12, sign = -1;
+  for (double k = 1, term = 1; rms < kSpread && term > kNegligible; ++k, sign = -sign) {
+    term = std::exp(-2 * kPiSquared * k * k * rms * rms) / (kPiSquared * k * k);
+    error += sign * term;
+  }
+  return std::fmin(1, error / (rms * rms));
+}
+
+ChannelLoss LossOfChannels(const StepTables& step, size_t gradient, double quantum) {
+  constexpr uint32_t kMiddle = 1 << 20;  // of a quarter of a binade
+  ChannelLoss loss;
+  for (const std::vector<TensorTable>& part : step.parts) {
+    for (const auto& [quarter, count] : part[gradient].channels) {
+      const double largest = std::bit_cast<float>((quarter << 21) + kMiddle);
+      const double harm = HarmOfNormal(largest / (3 * quantum));
+      loss.channels += count;
+      loss.sum += harm * static_cast<double>(count);
+      loss.worst = std::fmax(loss.worst, harm);
+    }
+  }
+  return loss;
+}
+
+std::optional<double> SmallestQuantum(const Conversion& conversion, double scale) {
+  const bool nearest = conversion.rounding == Rounding::kNearestEven ||
+                       conversion.rounding == Rounding::kNearestAway;
+  if (!nearest || conversion.subnormals != Subnormals::kKeep) return std::nullopt;
+  const Format& format = conversion.format;
+  return std::ldexp(1.0, 1 - format.bias - format.mantissa_bits) / std::fabs(scale);
+}
+
+double AddChannels(const StepTables& step, size_t gradient, std::optional<double> quantum,
+                   double of_tensor, ChannelHarm& harm) {
+  const ChannelLoss loss = LossOfChannels(step, gradient, quantum.value_or(1));
+  harm.channels = std::max({harm.channels, loss.channels, uint64_t{1}});
+  if (!quantum) return 0;
+  const bool one = loss.channels < 2;
+  const double mean = one ? of_tensor : loss.mean();
+  harm.mean.Add(mean);
+  harm.worst = std::fmax(harm.worst, one ? of_tensor : loss.worst);
+  return mean;
+}
+
+HarmOverTensors ChannelHarmOver(Role role, const Step& step, const std::vector<bool>& noise,
+                                double quantum) {
+  HarmOverTensors over;
+  const std::span<const TensorInfo> tensors = step.gradients();
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role != role || noise[t]) continue;
+    const ChannelLoss loss = LossOfChannels(step.tables(), t, quantum);
+    if (loss.channels > 1) over.Add(t, loss.mean());
   }
   over.TakeMean();
   return over;
@@ -207,14 +250,6 @@ double RoundingFloor(const Conversion& conversion) {
 
 double AboveFloor(double harm, const Conversion& conversion) {
   return std::clamp(harm - RoundingFloor(conversion), 0.0, 1.0);
-}
-
-std::vector<TensorStats> TotalsOf(std::span<const TensorAnswer> answers) {
-  std::vector<TensorStats> totals(answers.size());
-  for (size_t t = 0; t < answers.size(); ++t) {
-    for (const TensorStats& part : answers[t].parts) totals[t].Merge(part);
-  }
-  return totals;
 }
 
 }  // namespace dlsim::sim

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -12,10 +13,10 @@
 
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
-#include "dlsim/sim/gradient_source.h"
-#include "dlsim/sim/replay.h"
+#include "dlsim/sim/replay_tensor.h"
+#include "dlsim/sim/step.h"
+#include "dlsim/step_tables.h"
 #include "sim/base/named_list.h"
-#include "sim/replay/finite_test.h"
 
 namespace dlsim::sim {
 
@@ -33,11 +34,11 @@ namespace dlsim::sim {
 class NoiseFinder {
  public:
   // Sees steps all over the run before the first, an eighth of them and at most eight.
-  void Sample(const GradientSource& source, const StepOptions& options);
+  void Sample(const StepSource& source, const StepOptions& options);
 
-  // For each tensor of the next step; steps that follow each other mostly have the same.
-  std::vector<bool> Find(const GradientStep& step, std::span<const StepTensor> tensors,
-                         std::span<const TensorStats> totals);
+  // For each gradient of the next step, whose inputs are those of Step::Inputs; steps that follow
+  // each other mostly have the same gradients.
+  std::vector<bool> Find(const Step& step, std::span<const TensorStats> inputs);
 
   // For each tensor of the latest step its place among all so far, in the order of their first
   // appearance.
@@ -51,9 +52,9 @@ class NoiseFinder {
     bool mostly_noise() const { return 2 * noise > steps; }
   };
 
-  void FindLayers(std::span<const StepTensor> tensors);
-  void FindNamed(const GradientStep& step);
-  void FindSlight(std::span<const StepTensor> tensors, std::span<const TensorStats> totals,
+  void FindLayers(std::span<const TensorInfo> tensors);
+  void FindNamed(const Step& step);
+  void FindSlight(std::span<const TensorInfo> tensors, std::span<const TensorStats> inputs,
                   std::vector<bool>& noise) const;
 
   std::vector<size_t> layers_;  // by tensor
@@ -63,10 +64,6 @@ class NoiseFinder {
   std::set<std::string> named_;   // as noise, at the latest step with a forward pass
   bool descends_ = false;         // whether every parameter moves by its gradient at one rate
 };
-
-// Returns the harm of a tensor, whose gradient is not zero. `total`: its counters over parts.
-double HarmOf(const TensorAnswer& answer, const TensorStats& total,
-              Reading reading = Reading::kLikely);
 
 // Over the tensors of one role that are neither zero nor noise.
 struct HarmOverTensors {
@@ -91,18 +88,46 @@ struct HarmOverTensors {
 // of their own, or parts of one; so with the operations of a module that has calls.
 enum class Calls { kApart, kTogether };
 
-// `answers` are those of one question; of `totals`, the sums over parts of any question, only what
-// is counted of the inputs is looked at.
-HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
-                         std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
-                         const std::vector<bool>& noise, Reading reading = Reading::kLikely,
-                         Calls calls = Calls::kApart);
+// `errors`: the sum of squared errors of each gradient of a step; of `inputs` see NoiseFinder.
+HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors,
+                         std::span<const double> errors, std::span<const TensorStats> inputs,
+                         const std::vector<bool>& noise, Calls calls = Calls::kApart);
 
-// The same of their channels, each tensor at its mean over channels, at a quantum; of tensors of
-// several channels: one is the tensor itself, of which more is known.
-HarmOverTensors ChannelHarmOver(Role role, std::span<const StepTensor> tensors,
-                                std::span<const ChannelCurves> channels,
-                                const std::vector<bool>& noise, double log_quantum);
+// The same of the answer to a question.
+HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors, const StepAnswer& answer,
+                         const std::vector<bool>& noise);
+
+// Returns the share of its energy that a normal sample loses where values are rounded to multiples
+// of one: `rms` is its root mean square.
+double HarmOfNormal(double rms);
+
+// What the channels of a tensor lose; see TensorTable::channels. Each is taken for a normal sample
+// whose root mean square is a third of its largest magnitude.
+struct ChannelLoss {
+  uint64_t channels = 0;
+  double sum = 0, worst = 0;
+
+  double mean() const { return channels == 0 ? 0 : sum / static_cast<double>(channels); }
+};
+
+// Returns what those of a gradient lose, over its parts, where the smallest values of a format are
+// `quantum` apart.
+ChannelLoss LossOfChannels(const StepTables& step, size_t gradient, double quantum);
+
+// Returns how far the smallest values of a conversion are apart at a scale, in terms of unscaled
+// gradients; nothing where values are not rounded to the nearest of them.
+std::optional<double> SmallestQuantum(const Conversion& conversion, double scale);
+
+// Adds a step of a gradient that is not zero to what its channels lose over the steps, and returns
+// their mean. Without a quantum they are only counted. `of_tensor`: the harm of the whole above the
+// rounding floor, which is that of its only channel.
+double AddChannels(const StepTables& step, size_t gradient, std::optional<double> quantum,
+                   double of_tensor, ChannelHarm& harm);
+
+// Over the channels of tensors that have several, each tensor at its mean; one channel is the
+// tensor itself, of which more is known.
+HarmOverTensors ChannelHarmOver(Role role, const Step& step, const std::vector<bool>& noise,
+                                double quantum);
 
 // The mean harm over tensors from which on training suffers, above the format's rounding floor:
 // docs/evidence.md has where they come from. Backward passes the gradients of activations through
@@ -127,8 +152,5 @@ double RoundingFloor(const Conversion& conversion);
 
 // Returns harm less that floor, 0 to 1.
 double AboveFloor(double harm, const Conversion& conversion);
-
-// Returns the counters of each tensor over the parts of a step.
-std::vector<TensorStats> TotalsOf(std::span<const TensorAnswer> answers);
 
 }  // namespace dlsim::sim

@@ -13,7 +13,7 @@ HeatMap::HeatMap(size_t steps, uint64_t max_bins)
 }
 
 // Nearly every step has the tensors of the one before, at the same positions.
-HeatMapRow& HeatMap::RowOf(const StepTensor& tensor, size_t position) {
+HeatMapRow& HeatMap::RowOf(const TensorInfo& tensor, size_t position) {
   if (position < rows_.size() && rows_[position].name == tensor.name &&
       rows_[position].role == tensor.role) {
     return rows_[position];
@@ -23,18 +23,17 @@ HeatMapRow& HeatMap::RowOf(const StepTensor& tensor, size_t position) {
   return rows_[found->second];
 }
 
-void HeatMap::Add(size_t index, const ReplayStep& step, const StepMeasurement& measurement,
-                  const std::vector<TensorAnswer>& answers) {
+void HeatMap::Add(size_t index, const ReplayStep& record, const Step& step,
+                  const StepAnswer& answers) {
   const size_t bin = index * bin_count_ / steps_;
   DLSIM_CHECK(bin < bin_count_ && bin <= bins_.size());
-  if (bin == bins_.size()) bins_.push_back({step.step, step.step, 0, 0});
+  if (bin == bins_.size()) bins_.push_back({record.step, record.step, 0, 0});
   StepBin& column = bins_[bin];
-  column.last_step = step.step;
+  column.last_step = record.step;
   ++column.steps;
-  column.skipped_steps += step.skipped;
-  for (size_t t = 0; t < measurement.tensors.size(); ++t) {
-    TensorStats& cell = RowOf(measurement.tensors[t], t).cells[bin];
-    for (const TensorStats& part : answers[t].parts) cell.Merge(part);
+  column.skipped_steps += record.skipped;
+  for (size_t t = 0; t < answers.size(); ++t) {
+    RowOf(step.gradients()[t], t).cells[bin].Merge(answers[t].total);
   }
 }
 

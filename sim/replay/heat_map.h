@@ -34,15 +34,14 @@ class HeatMap {
   HeatMap(size_t steps, uint64_t max_bins);
 
   // Adds the step at position `index` of the source; steps come in order.
-  void Add(size_t index, const ReplayStep& step, const StepMeasurement& measurement,
-           const std::vector<TensorAnswer>& answers);
+  void Add(size_t index, const ReplayStep& record, const Step& step, const StepAnswer& answers);
 
   // Bins that have steps: a run that stopped early has fewer.
   const std::vector<StepBin>& bins() const { return bins_; }
   const std::vector<HeatMapRow>& rows() const { return rows_; }  // in order of first appearance
 
  private:
-  HeatMapRow& RowOf(const StepTensor& tensor, size_t position);
+  HeatMapRow& RowOf(const TensorInfo& tensor, size_t position);
 
   size_t steps_, bin_count_;
   std::vector<StepBin> bins_;

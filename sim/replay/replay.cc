@@ -4,33 +4,25 @@
 #include <utility>
 
 #include "sim/replay/path_step.h"
-#include "sim/replay/replay_consumer.h"
-#include "sim/replay/trace_source.h"
+#include "sim/replay/replay_runs.h"
+#include "sim/replay/step_sources.h"
 
 namespace dlsim::sim {
 
-std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
+std::vector<ReplayResult> Replay(const StepSource& source, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options) {
-  ReplayConsumer consumer(std::move(runs), options);
-  ForEachStep(source, options.step, consumer);
-  return consumer.TakeResults();
+  const StepOptions step_options = OptionsFor(runs, options.step);
+  ReplayRuns replay(std::move(runs), options);
+  ForEachStep(source, step_options, [&](size_t i, const Step& step) {
+    replay.Take(i, step);
+    return !replay.AllStopped();
+  });
+  return replay.TakeResults();
 }
 
 std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options) {
-  return Replay(TraceSource(trace, options.accumulate_steps), std::move(runs), options);
-}
-
-void SummaryUncertainty::Add(const ReplayStep& step) {
-  const StepUncertainty& open = *step.uncertain;
-  steps += !open.certain;
-  gradients.Merge(open.gradients);
-  activations.Merge(open.activations);
-  clipped_elements.Add(open.clipped_elements);
-  clipped_steps.Add(open.clipped);
-  if (!step.skipped)
-    worst_step_energy_lost.RaiseTo(
-        open.gradients.RangeOf<&TensorStats::energy_lost>(step.gradients));
+  return Replay(TraceSteps(trace, options.accumulate_steps), std::move(runs), options);
 }
 
 PathStep PathStepOf(const ReplayStep& step) {
@@ -54,9 +46,6 @@ void ReplaySummary::Add(const ReplayStep& step) {
   if (!step.skipped && !step.activation_harm.worst_tensor.empty()) {
     activation_harm.Add(step.activation_harm.mean);
   }
-  if (!step.uncertain) return;
-  if (!uncertain) uncertain.emplace();
-  uncertain->Add(step);
 }
 
 }  // namespace dlsim::sim

@@ -12,43 +12,39 @@
 namespace dlsim::sim {
 namespace {
 
-std::string Row(const ObservedStep::Run& of, int64_t micro, double scale, const StepTensor& tensor,
-                const TensorAnswer& answer, size_t part, std::span<const std::string> configs) {
+std::string Row(const ObservedStep::Run& of, int64_t micro, double scale, const TensorInfo& tensor,
+                const TensorStats& stats, std::span<const std::string> configs) {
   std::string row =
       fmt::format("{},{},{},{},{},{},{},{}", of.run.format, of.run.policy, of.record.step,
                   micro < 0 ? std::string() : std::to_string(micro), WithoutNanSign(scale),
                   static_cast<int>(of.record.skipped), CsvField(tensor.name), NameOf(tensor.role));
   ForEachColumn([&](auto counter, auto columns) {
     if constexpr (columns.kInCsv) {
-      fmt::format_to(std::back_inserter(row), ",{}",
-                     std::invoke(counter.kRow.of, answer.parts[part]));
+      fmt::format_to(std::back_inserter(row), ",{}", std::invoke(counter.kRow.of, stats));
     }
   });
-  if (answer.bounds) row += answer.bounds->counters.exact() ? ",1" : ",0";
   if (!configs.empty()) row += "," + CsvField(configs[of.index]);
   return row + "\n";
 }
 
 // Adds the rows of the tensors of one pass, part by part.
-void AddRows(const ObservedStep::Run& of, const StepMeasurement& measured,
-             std::span<const TensorAnswer> answers, double scale,
+void AddRows(const ObservedStep::Run& of, std::span<const int64_t> micro_steps,
+             std::span<const TensorInfo> tensors, const StepAnswer& answers, double scale,
              std::span<const std::string> configs, std::string& rows) {
-  for (size_t part = 0; part < measured.micro_steps.size(); ++part) {
+  for (size_t part = 0; part < micro_steps.size(); ++part) {
     for (size_t t = 0; t < answers.size(); ++t) {
-      rows += Row(of, measured.micro_steps[part], scale, measured.tensors[t], answers[t], part,
-                  configs);
+      rows += Row(of, micro_steps[part], scale, tensors[t], answers[t].Part(part), configs);
     }
   }
 }
 
 }  // namespace
 
-std::string CsvHeader(const SourceFacts& facts, std::span<const std::string> configs) {
+std::string CsvHeader(std::span<const std::string> configs) {
   std::string header = "format,policy,step,micro,scale,skipped,tensor,role";
   ForEachColumn([&](auto, auto columns) {
     if constexpr (columns.kInCsv) header.append(",").append(columns.kNames.csv);
   });
-  if (facts.profile) header += ",exact";
   return header + (configs.empty() ? "\n" : ",config\n");
 }
 
@@ -56,8 +52,11 @@ void WriteCsvRows(const ObservedStep& step, std::span<const std::string> configs
   std::string rows;
   for (const ObservedStep::Run& run : step.runs) {
     if (run.run.resume) continue;
-    AddRows(run, step.measurement, run.answers, run.record.scale, configs, rows);
-    AddRows(run, step.forward, run.forward_answers, 1, configs, rows);
+    const StepTables& tables = step.step.tables();
+    AddRows(run, tables.micro_steps, step.step.gradients(), *run.answers, run.record.scale, configs,
+            rows);
+    if (run.forward == nullptr) continue;
+    AddRows(run, tables.micro_steps, step.step.forward(), *run.forward, 1, configs, rows);
   }
   out.Write(rows);
 }

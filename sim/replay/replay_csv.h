@@ -12,7 +12,7 @@ namespace dlsim::sim {
 
 // The first line, with its line end. Rows of a profile have one more column: whether all counters
 // are exact; with `configs`, the configuration of each run, the last column names it.
-std::string CsvHeader(const SourceFacts& facts, std::span<const std::string> configs = {});
+std::string CsvHeader(std::span<const std::string> configs = {});
 
 // Writes the rows of one step.
 void WriteCsvRows(const ObservedStep& step, std::span<const std::string> configs, OutputFile& out);

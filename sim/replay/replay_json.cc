@@ -20,38 +20,8 @@ Json Share(uint64_t part, uint64_t whole) {
 }
 
 template <class T>
-Json JsonBracket(const Bracket<T>& bracket) {
-  return Json::array({JsonNumber(bracket.low), JsonNumber(bracket.high)});
-}
-
-template <class T>
 Json OrNull(const std::optional<T>& value) {
   return value ? JsonNumber(*value) : Json();
-}
-
-// Adds the counters, and the ranges that a profile leaves of them.
-void AddCountersAndRanges(const TensorStats& stats, const CounterBrackets& brackets, Json& object) {
-  AddCounters(stats, object);
-  if (brackets.exact()) return;
-  object["exact"] = false;
-  Json& ranges = object["bracket"];
-  ForEachColumn([&](auto row, auto columns) {
-    if constexpr (row.kIsOpen && columns.kInJson) {
-      ranges[columns.kNames.json] = JsonBracket(brackets.RangeOf<row.kRow.of>(stats));
-    }
-  });
-}
-
-// Adds a range unless it is one number.
-template <class T>
-void AddBracket(const char* name, const Bracket<T>& bracket, Json& object) {
-  if (!bracket.exact()) object[name] = JsonBracket(bracket);
-}
-
-// Adds the range of the share that clipping by value reduces.
-void AddShares(const Bracket<uint64_t>& parts, uint64_t whole, Json& object) {
-  if (parts.exact()) return;
-  object["clipped_fraction_bracket"] = {Share(parts.low, whole), Share(parts.high, whole)};
 }
 
 // Adds what a step's tensors lose; null without tensors.
@@ -60,25 +30,11 @@ void AddHarm(const StepHarm& harm, Json& object) {
   object["mean_harm"] = none ? Json() : JsonNumber(harm.mean);
   object["worst_harm"] = none ? Json() : JsonNumber(harm.worst);
   object["worst_harm_tensor"] = none ? Json() : Json(harm.worst_tensor);
-  if (harm.mean_range) AddBracket("mean_harm_bracket", *harm.mean_range, object);
 }
 
 void AddHarm(const HarmOverSteps& harm, Json& object) {
   object["mean_harm"] = harm.steps == 0 ? Json() : JsonNumber(harm.mean());
   object["worst_harm"] = harm.steps == 0 ? Json() : JsonNumber(harm.worst);
-}
-
-// Adds the ranges of the same that a profile leaves.
-void AddHarmRange(std::span<const ReplayStep> steps, StepHarm ReplayStep::*of, Json& object) {
-  HarmOverSteps low, high;
-  for (const ReplayStep& step : steps) {
-    const StepHarm& harm = step.*of;
-    if (step.skipped || !harm.mean_range) continue;
-    low.Add(harm.mean_range->low);
-    high.Add(harm.mean_range->high);
-  }
-  AddBracket("mean_harm_bracket", Bracket<double>{low.mean(), high.mean()}, object);
-  AddBracket("worst_harm_bracket", Bracket<double>{low.worst, high.worst}, object);
 }
 
 void AddChannels(const ChannelHarm& harm, Json& object) {
@@ -88,25 +44,19 @@ void AddChannels(const ChannelHarm& harm, Json& object) {
   object["channels"] = harm.channels == 0 ? Json() : Json(harm.channels);
 }
 
-void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
-                 const Clipping& clipping, Json& object) {
+void AddClipping(const ReplaySummary& summary, const Clipping& clipping, Json& object) {
   if (!clipping.enabled()) return;
   object["clipped_steps"] = summary.clipped_steps;
-  AddBracket("clipped_steps_bracket", open.clipped_steps, object);
   if (!clipping.max_value) return;
   object["clipped_fraction"] = Share(summary.clipped_elements, summary.clippable_elements);
-  AddShares(open.clipped_elements, summary.clippable_elements, object);
 }
 
-// Adds what follows a norm: its range, and the coefficient of clipping.
+// Adds what clipping by norm does.
 template <class Step>
-void AddNorm(const Step& step, const Clipping& clipping, Json& object) {
-  const auto& open = step.uncertain;
-  if (open) object["grad_norm_bracket"] = JsonBracket(open->grad_norm);
+void AddClipCoefficient(const Step& step, const Clipping& clipping, Json& object) {
   if (!clipping.max_norm) return;
+  object["converted_grad_norm"] = OrNull(step.converted_norm);
   object["clip_coefficient"] = OrNull(step.clip_coefficient);
-  if (!open || !open->clip_coefficient) return;
-  object["clip_coefficient_bracket"] = JsonBracket(*open->clip_coefficient);
 }
 
 // Null for an optimizer without gradients.
@@ -115,7 +65,7 @@ Json JsonOptimizer(const OptimizerStep& optimizer, const Clipping& clipping) {
   Json object = {{"finite", optimizer.finite},
                  {"skipped", optimizer.skipped},
                  {"grad_norm", JsonNumber(optimizer.grad_norm)}};
-  AddNorm(optimizer, clipping, object);
+  AddClipCoefficient(optimizer, clipping, object);
   return object;
 }
 
@@ -131,34 +81,29 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
     object["cause_tensor"] = step.cause_tensor;
     object["lower_scale_helps"] = step.lower_scale_helps;
   }
-  const StepUncertainty open = step.uncertain.value_or(StepUncertainty());
-  if (!open.certain) object["certain"] = false;
   object["grad_norm"] = JsonNumber(step.grad_norm);
-  AddNorm(step, clipping, object);
+  AddClipCoefficient(step, clipping, object);
   if (clipping.max_value) {
     object["clipped_fraction"] =
         step.clipped_elements ? Share(*step.clipped_elements, step.clippable_elements) : Json();
-    AddShares(open.clipped_elements, step.clippable_elements, object);
   }
   for (const OptimizerStep& optimizer : step.optimizers) {
     object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));
   }
-  AddCountersAndRanges(step.gradients, open.gradients, object);
+  AddCounters(step.gradients, object);
   AddHarm(step.harm, object);
   Json& activations = object["activations"];
-  AddCountersAndRanges(step.activations, open.activations, activations);
+  AddCounters(step.activations, activations);
   AddHarm(step.activation_harm, activations);
   return object;
 }
 
 Json JsonTensor(const ReplayTensor& tensor) {
-  const TensorUncertainty open = tensor.uncertain.value_or(TensorUncertainty());
   Json object;
   object["name"] = tensor.name;
   object["role"] = NameOf(tensor.role);
-  AddCountersAndRanges(tensor.stats, open.stats, object);
+  AddCounters(tensor.stats, object);
   object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
-  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
   AddHarm(tensor.harm, object);
   AddChannels(tensor.channels, object);
   object["noise"] = tensor.noise();
@@ -264,23 +209,17 @@ void AddPath(const PathSummary& path, const std::optional<int64_t>& stopped_at, 
 Json JsonSummary(const SimulationRun& run) {
   const ReplayResult& result = run.result;
   const ReplaySummary& summary = result.summary;
-  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
   Json object;
   AddPath(summary, result.stopped_at, object);
-  if (open.steps > 0) object["uncertain_steps"] = open.steps;
-  AddCountersAndRanges(summary.gradients, open.gradients, object);
-  if (run.start) AddClipping(summary, open, run.start->clipping, object);
+  AddCounters(summary.gradients, object);
+  if (run.start) AddClipping(summary, run.start->clipping, object);
   object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
-  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
   AddHarm(summary.harm, object);
-  AddHarmRange(result.steps, &ReplayStep::harm, object);
   Json& activations = object["activations"];
-  AddCountersAndRanges(summary.activations, open.activations, activations);
+  AddCounters(summary.activations, activations);
   AddHarm(summary.activation_harm, activations);
-  AddHarmRange(result.steps, &ReplayStep::activation_harm, activations);
-  AddCountersAndRanges(result.forward.outputs.stats, result.forward.outputs.open,
-                       object["forward"]);
-  AddCountersAndRanges(result.forward.values.stats, result.forward.values.open, object["values"]);
+  AddCounters(result.forward.outputs, object["forward"]);
+  AddCounters(result.forward.values, object["values"]);
   return object;
 }
 

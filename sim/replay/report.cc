@@ -69,36 +69,22 @@ std::string NotesOfPolicies(std::span<const SimulationRun> runs) {
 TableRow OverviewRow(const SimulationRun& run, bool details) {
   const ReplaySummary& summary = run.result.summary;
   const TensorStats& g = summary.gradients;
-  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
   const bool applied = summary.steps > summary.skipped_steps;
   TableRow row = {
       RunLabel(run),
-      fmt::format("{}/{}{}", summary.skipped_steps, summary.steps, open.steps > 0 ? " ?" : ""),
+      fmt::format("{}/{}", summary.skipped_steps, summary.steps),
       std::to_string(summary.nonfinite_steps),
       summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
       ScaleText(summary.final_scale),
       ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
       applied ? Percent(summary.tensor_harm.mean()) : "-",
       applied ? Percent(summary.tensor_harm.worst) : "-",
-      CounterText<&TensorStats::overflow>(g, open.gradients),
+      std::to_string(g.overflow),
       std::to_string(g.nonfinite())};
   if (!details) return row;
-  row.push_back(CounterText<&TensorStats::underflow_fraction>(g, open.gradients));
-  row.push_back(TextWithin(summary.worst_step_energy_lost, open.worst_step_energy_lost));
+  row.push_back(Percent(g.underflow_fraction()));
+  row.push_back(Percent(summary.worst_step_energy_lost));
   return row;
-}
-
-// The steps of which a profile cannot tell the outcome.
-std::string Uncertain(std::span<const SimulationRun> runs) {
-  std::string text;
-  for (const SimulationRun& run : runs) {
-    const std::optional<SummaryUncertainty>& open = run.result.summary.uncertain;
-    if (!open || open->steps == 0 || run.resume) continue;
-    text += fmt::format(
-        "  {}: ? the profile leaves the outcome of {} open; the most likely one is shown\n",
-        RunLabel(run), Counted(open->steps, "step"));
-  }
-  return text;
 }
 
 // The runs that the original software would have ended.
@@ -131,7 +117,7 @@ std::string Overview(std::span<const SimulationRun> runs, bool details) {
   constexpr std::string_view kDispensable[] = {"Inf/NaN recorded", "not finite",  "first applied",
                                                "overflow",         "final scale", "energy lost",
                                                "underflow",        "worst harm"};
-  return "\n" + FormatTable(rows, kDispensable) + refused + Stopped(runs) + Uncertain(runs);
+  return "\n" + FormatTable(rows, kDispensable) + refused + Stopped(runs);
 }
 
 // How the interrupted twins differ from the whole runs before them.
@@ -173,10 +159,8 @@ std::string DescribeTrace(const SourceFacts& facts) {
                   model == facts.description.end() ? "" : Printable(model->second) + ", ",
                   Counted(facts.steps, "step"), Range(facts), Bytes(facts.file_bytes));
   if (facts.profile) {
-    line += fmt::format(
-        "note: read from a profile ({} of {}): norms are estimates, and a range such as 0.1..0.2 % "
-        "gives the bounds that follow from it\n",
-        Bytes(facts.file_bytes), Bytes(facts.profile->trace_bytes));
+    line += fmt::format("note: read from a profile ({} of {})\n", Bytes(facts.file_bytes),
+                        Bytes(facts.profile->trace_bytes));
   }
   for (const std::string& note : facts.notes) line += "note: " + note + "\n";
   return line;

@@ -107,13 +107,16 @@ TableRow TensorHeader(const char* title) {
   return InPlace({title, "role"}, cells);
 }
 
+// Counts as they are, shares as percentages, magnitudes in three digits.
+std::string TextOf(uint64_t count) { return std::to_string(count); }
+std::string TextOf(double share) { return Percent(share); }
+std::string TextOf(float magnitude) { return fmt::format("{:.2e}", magnitude); }
+
 TableRow TensorRow(const ReplayTensor& tensor) {
-  const TensorUncertainty open = tensor.uncertain.value_or(TensorUncertainty());
-  std::map<int, std::string> cells = {
-      {kWorstStepPlace, TextWithin(tensor.worst_step_energy_lost, open.worst_step_energy_lost)}};
+  std::map<int, std::string> cells = {{kWorstStepPlace, Percent(tensor.worst_step_energy_lost)}};
   ForEachColumn([&](auto counter, auto columns) {
     if constexpr (columns.kInReport) {
-      cells[columns.kNames.report_place] = CounterText<counter.kRow.of>(tensor.stats, open.stats);
+      cells[columns.kNames.report_place] = TextOf(std::invoke(counter.kRow.of, tensor.stats));
     }
   });
   return InPlace({Printable(tensor.name), std::string(NameOf(tensor.role))}, cells);
@@ -217,22 +220,6 @@ std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result) {
     if (!longest || row.steps > longest->steps) longest = row;
   }
   return longest;
-}
-
-std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range) {
-  return range.exact() ? std::to_string(count) : fmt::format("{}..{}", range.low, range.high);
-}
-
-std::string TextWithin(double share, const Bracket<double>& range) {
-  if (range.exact()) return Percent(share);
-  const std::string low = Percent(range.low);
-  const std::string high = Percent(range.high);
-  if (low == high) return "~" + high;
-  return low.substr(0, low.find(' ')) + ".." + high;
-}
-
-std::string TextWithin(float magnitude, const Bracket<float>&) {
-  return fmt::format("{:.2e}", magnitude);
 }
 
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,

@@ -18,17 +18,6 @@ namespace dlsim::sim {
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top);
 
-// Returns a number as text, or its range where a profile leaves one: "12..15". A share is a
-// percentage: "0.12..0.15 %".
-std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range);
-std::string TextWithin(double share, const Bracket<double>& range);
-std::string TextWithin(float magnitude, const Bracket<float>& range);
-
-template <auto kOf>
-std::string CounterText(const TensorStats& stats, const CounterBrackets& brackets) {
-  return TextWithin(std::invoke(kOf, stats), brackets.RangeOf<kOf>(stats));
-}
-
 // The longest row of skipped steps that no lower scale would have made finite.
 struct HopelessRow {
   int64_t first_step = 0, last_step = 0;

@@ -9,7 +9,7 @@
 #include "dlsim/sim/runs.h"
 #include "sim/base/quantity.h"
 #include "sim/policies/policy_settings.h"
-#include "sim/replay/replay_consumer.h"
+#include "sim/replay/replay_runs.h"
 
 namespace dlsim::sim {
 namespace {
@@ -133,7 +133,7 @@ namespace {
 void ObserveHeatMaps(const std::vector<SimulationRun*>& runs, ReplayOptions& options) {
   options.observer = [&runs, next = options.observer](const ObservedStep& step) {
     for (const ObservedStep::Run& run : step.runs) {
-      runs[run.index]->heat_map->Add(step.index, run.record, step.measurement, run.answers);
+      runs[run.index]->heat_map->Add(step.index, run.record, step.step, *run.answers);
     }
     if (next) next(step);
   };
@@ -141,21 +141,25 @@ void ObserveHeatMaps(const std::vector<SimulationRun*>& runs, ReplayOptions& opt
 
 }  // namespace
 
-void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
-              std::optional<uint64_t> heat_map_bins, StepConsumer* companion) {
+void Simulate(const StepSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
+              std::optional<uint64_t> heat_map_bins,
+              const std::function<void(size_t i, const Step& step)>& also) {
   std::vector<ReplayRun> starts;
   std::vector<SimulationRun*> owners;
   for (SimulationRun& run : runs) {
     if (!run.start) continue;
     starts.push_back(*run.start);
     owners.push_back(&run);
-    if (heat_map_bins) run.heat_map.emplace(source.step_count(), *heat_map_bins);
+    if (heat_map_bins) run.heat_map.emplace(source.step_count, *heat_map_bins);
   }
   if (heat_map_bins) ObserveHeatMaps(owners, options);
-  ReplayConsumer replay(std::move(starts), options);
-  ConsumerGroup group(companion ? std::vector<StepConsumer*>{&replay, companion}
-                                : std::vector<StepConsumer*>{&replay});
-  ForEachStep(source, options.step, group);
+  const StepOptions step_options = OptionsFor(starts, options.step);
+  ReplayRuns replay(std::move(starts), options);
+  ForEachStep(source, step_options, [&](size_t i, const Step& step) {
+    replay.Take(i, step);
+    if (also) also(i, step);
+    return also || !replay.AllStopped();
+  });
   std::vector<ReplayResult> results = replay.TakeResults();
   const SimulationRun* whole = nullptr;
   for (size_t i = 0; i < results.size(); ++i) {

@@ -2,17 +2,16 @@
 // One `dlsim replay`: what was asked, and what came out; the writers and the report read it.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dlsim/sim/clipping.h"
-#include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 #include "sim/replay/heat_map.h"
-#include "sim/replay/step_loop.h"
 
 namespace dlsim::sim {
 
@@ -59,9 +58,10 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request);
 std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted);
 
 // Replays all runs that were not refused and stores their results, and their heat maps of at most
-// `heat_map_bins` bins if given. Another consumer may receive the same steps.
-void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
+// `heat_map_bins` bins if given. Passes each step to `also`, if any, after the runs took it: then
+// the steps go on when all runs have stopped.
+void Simulate(const StepSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
               std::optional<uint64_t> heat_map_bins = std::nullopt,
-              StepConsumer* companion = nullptr);
+              const std::function<void(size_t i, const Step& step)>& also = {});
 
 }  // namespace dlsim::sim

@@ -4,18 +4,23 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
+#include <set>
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/named_list.h"
 #include "sim/replay/harm.h"
 #include "sim/replay/layer_name.h"
+#include "sim/scaled/delayed_scale.h"
 
 namespace dlsim::sim {
 namespace {
 
 // Products of matrices convert outputs of modules, parameters and gradients of outputs. Results of
 // operations inside modules, what autocast keeps in float32 and gradients of parameters stay.
-bool IsJudged(const ProfileTensor& tensor, const std::set<std::string>& float32) {
+bool IsJudged(const TensorInfo& tensor, const std::set<std::string>& float32) {
   if (tensor.role == Role::kGrad || tensor.shape.size() < 2 || IsOfOperation(tensor.name)) {
     return false;
   }
@@ -47,34 +52,15 @@ void TakeMean(ScaledHarm& harm) {
   if (harm.tensors > 0) harm.mean /= static_cast<double>(harm.tensors);
 }
 
-bool TooMany(size_t failures, size_t steps) {
-  return failures > MostLost(steps) || (steps == 1 && failures == 1);
-}
+// What is found in one format.
+struct OfFormat {
+  std::map<std::string, DelayedScale> delayed;  // by tensor
+  NamedList<ScaledTensor> tensors;
+  std::vector<ScaledStep> steps;
+};
 
-}  // namespace
-
-size_t ScaledAdvice::ForwardFailures() const {
-  return static_cast<size_t>(std::ranges::count_if(
-      steps, [](const ScaledStep& step) { return step.forward.worst > kScaledForwardFails; }));
-}
-
-size_t ScaledAdvice::BackwardFailures(double limit) const {
-  return static_cast<size_t>(std::ranges::count_if(
-      steps, [&](const ScaledStep& step) { return step.backward.mean > limit; }));
-}
-
-bool ScaledAdvice::FailsInForward() const { return TooMany(ForwardFailures(), steps.size()); }
-bool ScaledAdvice::FailsInBackward(double limit) const {
-  return TooMany(BackwardFailures(limit), steps.size());
-}
-
-ScaledReplay::ScaledReplay(std::span<const NamedScaledFormat> formats, ScaledObserver observer)
-    : formats_(formats.begin(), formats.end()),
-      observer_(std::move(observer)),
-      of_(formats.size()) {}
-
-void ScaledReplay::AddTensor(const ProfileTensor& header, bool judged, const ScaledLoss& loss,
-                             size_t place, OfFormat& format) {
+void AddTensor(const TensorInfo& header, bool judged, const ScaledLoss& loss, size_t place,
+               OfFormat& format) {
   ScaledTensor& tensor = format.tensors.Of(header.name, place, header.role, judged);
   ScaledStep& step = format.steps.back();
   const ScaledStats& worse = WorseAxis(loss);
@@ -99,26 +85,27 @@ void ScaledReplay::AddTensor(const ProfileTensor& header, bool judged, const Sca
   AddHarm(tensor.name, harm, IsForward(tensor.role) ? step.forward : step.backward);
 }
 
-void ScaledReplay::Add(const GradientStep& step) {
+void AddStep(const Step& step, std::span<const NamedScaledFormat> formats,
+             const ScaledObserver& observer, std::vector<OfFormat>& of_formats) {
   const std::set<std::string> float32 = step.Listed(kAutocastFloat32Key);
   const auto scale = [&](size_t f, const std::string& tensor) -> std::optional<float> {
-    if (!formats_[f].format.delayed) return std::nullopt;
-    const auto delayed = of_[f].delayed.find(tensor);
-    return delayed == of_[f].delayed.end() ? 1 : delayed->second.scale();
+    if (!formats[f].format.delayed) return std::nullopt;
+    const auto delayed = of_formats[f].delayed.find(tensor);
+    return delayed == of_formats[f].delayed.end() ? 1 : delayed->second.scale();
   };
-  const ScaledTensors found = step.MeasureScaled(formats_, scale);
-  for (size_t f = 0; f < formats_.size(); ++f) {
-    OfFormat& of = of_[f];
+  const std::vector<std::vector<ScaledLoss>> losses = step.MeasureScaled(formats, scale);
+  const std::vector<TensorInfo>& tensors = step.tables().tensors;
+  for (size_t f = 0; f < formats.size(); ++f) {
+    const ScaledFormat& format = formats[f].format;
+    OfFormat& of = of_formats[f];
     of.steps.push_back({.step = step.number(), .forward = {}, .backward = {}});
-    for (size_t t = 0; t < found.tensors.size(); ++t) {
-      const ProfileTensor& tensor = found.tensors[t];
-      const ScaledLoss& loss = found.losses[f][t];
-      const bool judged = IsJudged(tensor, float32);
-      AddTensor(tensor, judged, loss, t, of);
-      if (observer_) observer_({formats_[f].name, step.number(), tensor, judged, loss.by_axis});
-      if (!formats_[f].format.delayed) continue;
-      of.delayed
-          .try_emplace(tensor.name, formats_[f].format, ElementOf(formats_[f].format, tensor.role))
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const ScaledLoss& loss = losses[f][t];
+      const bool judged = IsJudged(tensors[t], float32);
+      AddTensor(tensors[t], judged, loss, t, of);
+      if (observer) observer({formats[f].name, step.number(), tensors[t], judged, loss.by_axis});
+      if (!format.delayed) continue;
+      of.delayed.try_emplace(tensors[t].name, format, ElementOf(format, tensors[t].role))
           .first->second.Advance(LargestOf(loss.by_axis[0].stats));
     }
     TakeMean(of.steps.back().forward);
@@ -126,19 +113,25 @@ void ScaledReplay::Add(const GradientStep& step) {
   }
 }
 
-std::vector<ScaledAdvice> ScaledReplay::Take() {
-  std::vector<ScaledAdvice> advice;
-  for (size_t f = 0; f < formats_.size(); ++f) {
-    ScaledAdvice& of = advice.emplace_back();
-    of.format = formats_[f].name;
-    of.row = formats_[f].format;
-    of.steps = std::move(of_[f].steps);
-    of.tensors = of_[f].tensors.Take();
-    for (const ScaledTensor& tensor : of.tensors) {
-      if (tensor.judged && tensor.harm.steps > 0) of.looked_at.insert(tensor.role);
-    }
-  }
-  return advice;
+bool TooMany(size_t failures, size_t steps) {
+  return failures > MostLost(steps) || (steps == 1 && failures == 1);
+}
+
+}  // namespace
+
+size_t ScaledAdvice::ForwardFailures() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      steps, [](const ScaledStep& step) { return step.forward.worst > kScaledForwardFails; }));
+}
+
+size_t ScaledAdvice::BackwardFailures(double limit) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      steps, [&](const ScaledStep& step) { return step.backward.mean > limit; }));
+}
+
+bool ScaledAdvice::FailsInForward() const { return TooMany(ForwardFailures(), steps.size()); }
+bool ScaledAdvice::FailsInBackward(double limit) const {
+  return TooMany(BackwardFailures(limit), steps.size());
 }
 
 bool Answers(const SourceFacts& facts, const ScaledFormat& format) {
@@ -156,17 +149,35 @@ void RequireAnswers(const SourceFacts& facts, std::span<const NamedScaledFormat>
   }
 }
 
-std::vector<ScaledAdvice> ReplayScaled(const GradientSource& source,
+std::vector<ScaledAdvice> ReplayScaled(const StepSource& source,
                                        std::span<const NamedScaledFormat> formats,
                                        const std::function<void(size_t)>& done,
                                        const ScaledObserver& observer) {
-  RequireAnswers(source.facts(), formats);
-  ScaledReplay replay(formats, observer);
-  for (size_t i = 0; i < source.step_count(); ++i) {
-    replay.Add(*source.Load(i, StepNeeds::kTensors));
+  RequireAnswers(source.facts, formats);
+  // Steps without values hold what is lost in formats whose scales follow from the step.
+  std::vector<NamedScaledFormat> held(formats.begin(), formats.end());
+  std::erase_if(held, [](const NamedScaledFormat& one) { return one.format.delayed.has_value(); });
+  StepOptions options;
+  options.scaled = held;
+  std::vector<OfFormat> of_formats(formats.size());
+  for (size_t i = 0; i < source.step_count; ++i) {
+    std::unique_ptr<Step> step = source.describe(i);
+    if (step->recorded() == nullptr) step = source.load(i, options);
+    AddStep(*step, formats, observer, of_formats);
     if (done) done(i + 1);
   }
-  return replay.Take();
+  std::vector<ScaledAdvice> advice;
+  for (size_t f = 0; f < formats.size(); ++f) {
+    ScaledAdvice& of = advice.emplace_back();
+    of.format = formats[f].name;
+    of.row = formats[f].format;
+    of.steps = std::move(of_formats[f].steps);
+    of.tensors = of_formats[f].tensors.Take();
+    for (const ScaledTensor& tensor : of.tensors) {
+      if (tensor.judged && tensor.harm.steps > 0) of.looked_at.insert(tensor.role);
+    }
+  }
+  return advice;
 }
 
 }  // namespace dlsim::sim

@@ -6,16 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dlsim/scaled_format.h"
-#include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/scaled.h"
-#include "sim/base/named_list.h"
-#include "sim/scaled/delayed_scale.h"
+#include "dlsim/sim/step.h"
 
 namespace dlsim::sim {
 
@@ -24,36 +21,11 @@ namespace dlsim::sim {
 struct ObservedScaled {
   const std::string& format;
   int64_t step;
-  const ProfileTensor& tensor;
+  const TensorInfo& tensor;
   bool judged;
   const std::array<ScaledStats, 2>& by_axis;
 };
 using ScaledObserver = std::function<void(const ObservedScaled&)>;
-
-class ScaledReplay {
- public:
-  explicit ScaledReplay(std::span<const NamedScaledFormat> formats, ScaledObserver observer = {});
-
-  // Adds what a step loses.
-  void Add(const GradientStep& step);
-
-  // Returns what was found, in the order of the formats. Once.
-  std::vector<ScaledAdvice> Take();
-
- private:
-  struct OfFormat {
-    std::map<std::string, DelayedScale> delayed;  // by tensor
-    NamedList<ScaledTensor> tensors;
-    std::vector<ScaledStep> steps;
-  };
-
-  static void AddTensor(const ProfileTensor& header, bool judged, const ScaledLoss& loss,
-                        size_t place, OfFormat& format);
-
-  std::vector<NamedScaledFormat> formats_;
-  ScaledObserver observer_;   // by format, in the order of the tensors; may be empty
-  std::vector<OfFormat> of_;  // by format
-};
 
 // Whether a source answers for a format: a trace for all, a profile for those that it was made for.
 bool Answers(const SourceFacts& facts, const ScaledFormat& format);
@@ -62,7 +34,7 @@ bool Answers(const SourceFacts& facts, const ScaledFormat& format);
 void RequireAnswers(const SourceFacts& facts, std::span<const NamedScaledFormat> formats);
 
 // Goes through all steps of a source; `done(steps)` is called after each. Throws as RequireAnswers.
-std::vector<ScaledAdvice> ReplayScaled(const GradientSource& source,
+std::vector<ScaledAdvice> ReplayScaled(const StepSource& source,
                                        std::span<const NamedScaledFormat> formats,
                                        const std::function<void(size_t)>& done,
                                        const ScaledObserver& observer = {});

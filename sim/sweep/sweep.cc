@@ -1,219 +1,335 @@
 // SPDX-License-Identifier: Apache-2.0
+// A sweep is a loop over runs on the tables of each step. Runs that ask alike share the answer and
+// the judgment, so that one more of them costs next to nothing.
 #include "dlsim/sim/sweep.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 
+#include "dlsim/error.h"
+#include "dlsim/table.h"
+#include "sim/advice/advice.h"
 #include "sim/advice/change.h"
-#include "sim/replay/profile_source.h"
-#include "sim/replay/run_states.h"
-#include "sim/replay/trace_source.h"
-#include "sim/sweep/sweep_run.h"
-#include "sim/sweep/totals_run.h"
+#include "sim/advice/windows.h"
+#include "sim/replay/finite_test.h"
+#include "sim/replay/path_step.h"
+#include "sim/replay/replay_runs.h"
+#include "sim/replay/step_sources.h"
+#include "src/base/parallel.h"
 
 namespace dlsim::sim {
 namespace {
 
-StepAnswer AnswerOf(const ReplayStep& record) {
-  const TensorStats& gradients = record.gradients;
-  StepAnswer answer;
-  answer.gradients = gradients;
-  answer.energy_lost = gradients.energy_lost();
-  answer.energy_bracket = {answer.energy_lost, answer.energy_lost};
-  answer.outcome = {record.finite, record.lower_scale_helps, true};
-  if (const auto& open = record.uncertain) {
-    answer.exact = open->gradients.exact();
-    answer.energy_bracket = open->gradients.RangeOf<&TensorStats::energy_lost>(gradients);
-    answer.outcome.certain = open->certain;
+// What all runs of one kind at one scale learn from a step.
+struct SharedOutcome {
+  ScalerInput input;
+  bool lower_scale_helps = true;
+  TensorStats gradients;  // of parameters
+  std::string refused;    // why a profile does not tell; empty if it does
+};
+
+// Runs that ask alike, but for the scale.
+struct RunKind {
+  StepQuestion question;
+  FiniteTest finite_test;
+
+  friend bool operator==(const RunKind&, const RunKind&) = default;
+};
+
+SharedOutcome OutcomeOf(const Step& step, std::span<const size_t> checked, const RunKind& kind,
+                        float scale) {
+  StepQuestion question = kind.question;
+  question.scale = scale;
+  const auto answer = step.Ask(question);
+  SharedOutcome outcome;
+  for (size_t t = 0; t < answer->size(); ++t) {
+    if (step.gradients()[t].role == Role::kGrad) outcome.gradients.Merge((*answer)[t].total);
   }
-  return answer;
+  const FiniteFindings findings = Judge(step.gradients(), *answer, checked);
+  ReplayStep judged;
+  judged.finite = IsFinite(kind.finite_test, findings);
+  Explain(kind.finite_test, findings, judged);
+  outcome.lower_scale_helps = judged.lower_scale_helps;
+  outcome.input.overflow = !judged.finite;
+  for (const size_t t : checked) {
+    const GradientDetail& detail = (*answer)[t].detail;
+    outcome.input.absmax = std::fmax(outcome.input.absmax, detail.absmax);
+    outcome.input.below_edge += detail.below_edge;
+    outcome.input.above_edge += detail.above_edge;
+  }
+  return outcome;
 }
 
-// The runs that ask about single tensors or elements, and take each step as in a replay.
-class GeneralRuns {
+// A run's outcome as it grows, step by step.
+class OutcomeSum {
  public:
-  explicit GeneralRuns(const ReplayOptions& options) : states_(options) {}
-
-  void Add(ReplayRun run, size_t place) {
-    run.tensor_records = TensorRecords::kDropped;
-    states_.Add(std::move(run));
-    outcomes_.emplace_back();
-    places_.push_back(place);
+  // `window` of the step; null if windows are not searched.
+  void Add(const PathStep& step, const TensorStats& gradients, const StepWindow* window) {
+    AddToPath(step, outcome_);
+    outcome_.gradients.Merge(gradients);
+    if (!step.skipped) energy_lost_ += step.energy_lost;
+    if (window == nullptr) return;
+    const bool lost = step.skipped || !step.finite;
+    loss_ = loss_.value_or(0) + (lost ? 1 : window->LossAt(step.scale));
+    if (lost || window->hopeless) return;
+    outcome_.steps_below_window += step.scale < window->lowest_scale();
+    outcome_.steps_with_headroom += std::ldexp(step.scale, kHeadroom) <= window->highest_scale;
   }
 
-  bool AllStopped() const { return states_.AllStopped(); }
-  void Ask(const GradientStep& step, StepQuestions& questions) { states_.Ask(step, questions); }
+  bool refused() const { return !outcome_.refused.empty(); }
+  bool ended() const { return outcome_.fatal || refused(); }
+  void End(ScalerEvent fatal) { outcome_.fatal = std::move(fatal); }
+  void Refuse(std::string reason) { outcome_.refused = std::move(reason); }
 
-  void Advance(const GradientStep& step, std::span<const StepWindow* const> windows,
-               const StepMeasurement& measured) {
-    const auto on_advanced = [&](size_t r, const auto&) {
-      RunState& state = states_[r];
-      if (state.stopped()) outcomes_[r].End(state.result().events.back());
-      const ReplayStep record = state.TakeStep();
-      outcomes_[r].Add(PathStepOf(record), AnswerOf(record),
-                       windows.empty() ? nullptr : windows[places_[r]]);
-    };
-    states_.Advance(step, measured, on_advanced, [] {});
-  }
-
-  SweepOutcome Outcome(size_t run, size_t steps) {
-    return outcomes_[run].Outcome(states_[run].result().summary.gradients, steps);
+  // Returns the outcome; `steps` are those of the trace.
+  SweepOutcome Take(size_t steps) {
+    outcome_.gradients.quantized_sum_of_squares = 0;
+    const auto applied = static_cast<double>(outcome_.steps - outcome_.skipped_steps);
+    if (applied > 0) outcome_.mean_energy_lost = energy_lost_ / applied;
+    if (loss_) {
+      const auto never_run = static_cast<double>(steps - outcome_.steps);
+      outcome_.mean_loss = (*loss_ + never_run) / static_cast<double>(steps);
+    }
+    return std::move(outcome_);
   }
 
  private:
-  RunStates states_;
-  std::vector<OutcomeSum> outcomes_;
-  std::vector<size_t> places_;  // of their conversions among the windows of a step
+  SweepOutcome outcome_;
+  std::optional<double> loss_;
+  double energy_lost_ = 0;  // summed over applied steps
 };
 
-class SweepConsumer final : public StepConsumer {
+// Formats whose windows are searched together.
+struct WindowGroup {
+  Conversion conversion;  // but for the format
+  std::vector<NamedFormat> formats;
+  std::optional<WindowFinder> finder;
+};
+
+struct SweptRun {
+  LossScaler scaler;
+  size_t kind = 0;  // among RunKinds
+  // Instead, if it asks more of a step than its kind tells.
+  std::unique_ptr<ReplayRuns> replay = {};
+  size_t window_group = 0, format = 0;  // where its windows are found
+  OutcomeSum sum = {};
+  SharedOutcome* shared = nullptr;  // of the coming step
+};
+
+// Whether a scaler, and what all runs of its kind learn, are all of the run.
+bool IsTold(const ReplayRun& run, const ReplayOptions& options) {
+  return run.rules.granularity == ScaleGranularity::kModel && !run.scaler.looks_ahead() &&
+         !run.resume && options.optimizers.empty();
+}
+
+class SweepLoop {
  public:
-  SweepConsumer(std::vector<ReplayRun> runs, const SweepOptions& options,
-                const GradientSource& source)
-      : options_(options),
-        edges_(source.edges()),
-        totals_(options.replay),
-        general_(options.replay) {
-    if (options.windows == SearchWindows::kYes) windows_.emplace(runs, options.replay, source);
-    const bool totals_tell_absmax = TotalsTellAbsmax(source);
-    for (size_t r = 0; r < runs.size(); ++r) {
-      ReplayRun& run = runs[r];
-      const size_t place = windows_ ? windows_->PlaceOf(r) : 0;
-      const bool asks_for_totals =
-          AsksForTotals(run, options.replay) && (totals_tell_absmax || !run.scaler.uses_absmax());
-      size_t& count = asks_for_totals ? totals_count_ : general_count_;
-      places_.push_back({asks_for_totals, count++});
-      asks_for_totals ? totals_.Add(std::move(run), place) : general_.Add(std::move(run), place);
+  SweepLoop(const StepSource& source, std::vector<ReplayRun> runs, const SweepOptions& options)
+      : source_(source), options_(options), replay_(options.replay) {
+    replay_.observer = {};
+    for (ReplayRun& run : runs) Add(std::move(run));
+    for (WindowGroup& group : windows_) {
+      group.finder.emplace(group.formats, group.conversion, replay_, Recipe::kAutocast);
+      group.finder->FindNoise(source);
     }
   }
 
-  // The verdict is on all steps, also where the original would have ended every run.
-  bool going() const override { return windows_ || totals_.going() || !general_.AllStopped(); }
-
-  StepNeeds needs() const override {
-    return windows_ || !general_.AllStopped() ? StepNeeds::kTensors : StepNeeds::kTotals;
-  }
-
-  const HistogramEdges* Edges() override {
-    return totals_.going() ? &totals_.Ask(edges_) : nullptr;
-  }
-
-  void TakeTotals(ProfileTotals totals) override { totals_.Answer(std::move(totals)); }
-
-  bool Ask(const GradientStep& step, StepQuestions& questions) override {
-    unclear_.clear();
-    if (windows_) windows_->Ask(step, questions);
-    if (totals_.going() && edges_ == nullptr) AskUnclear(questions);
-    if (!general_.AllStopped()) general_.Ask(step, questions);
-    return !questions.all().empty();
-  }
-
-  void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) override {
-    for (const Unclear& unclear : unclear_) {
-      QuestionTable& table = totals_.table();
-      table.At(unclear.index) =
-          AnswerOf(table.question(unclear.index).kind(), measured.gradients,
-                   measured.gradients.answers[unclear.answer], options_.replay.checked);
-    }
-    std::span<const StepWindow* const> windows;
-    if (windows_) {
-      windows_->Advance(i, step, measured);
-      windows = windows_->latest();
-    }
-    if (totals_.going()) totals_.Advance(step.number(), windows);
-    if (!general_.AllStopped()) general_.Advance(step, windows, measured.gradients);
-    if (options_.progress) options_.progress(i + 1);
-  }
-
-  std::vector<SweepOutcome> Outcomes(size_t steps) {
+  std::vector<SweepOutcome> Run() {
+    // The verdict is on all steps, also where the original would have ended every run.
+    const auto going = [&] {
+      return std::ranges::any_of(runs_, [&](const SweptRun& run) {
+        return windows_.empty() ? !run.sum.ended() : !run.sum.refused();
+      });
+    };
+    const auto take = [&](size_t i, Step& step) {
+      for (WindowGroup& group : windows_) group.finder->Take(i, step);
+      JudgeStep(step);
+      for (SweptRun& run : runs_) {
+        if (!run.sum.ended()) Advance(i, step, run);
+      }
+      if (options_.progress) options_.progress(i + 1);
+      return going();
+    };
+    if (going()) ForEachStep(source_, replay_.step, take);
     std::vector<SweepOutcome> outcomes;
-    for (const Place& place : places_) {
-      outcomes.push_back(place.asks_for_totals ? totals_.Outcome(place.index, steps)
-                                               : general_.Outcome(place.index, steps));
-    }
+    for (SweptRun& run : runs_) outcomes.push_back(run.sum.Take(source_.step_count));
     return outcomes;
   }
 
-  std::vector<SweepAdvice> Verdicts(const GradientSource& source,
-                                    std::span<const std::string> formats) {
-    if (!windows_) return {};
-    std::vector<SweepAdvice> verdicts = windows_->Verdicts(source, formats, options_.tensors);
-    for (SweepAdvice& verdict : verdicts) {
+  std::vector<SweepAdvice> Verdicts(std::span<const std::string> order) {
+    std::vector<SweepAdvice> verdicts;
+    for (WindowGroup& group : windows_) {
+      std::vector<FormatWindows> found = group.finder->TakeWindows(source_);
+      std::ranges::stable_sort(found, {}, [&](const FormatWindows& windows) {
+        return std::ranges::find(order, windows.format.name) - order.begin();
+      });
       AdviceRequest request;
-      request.conversion.rounding = verdict.rounding;
+      request.conversion.rounding = group.conversion.rounding;
       request.tensors = options_.tensors;
-      AddChanges(source, request, options_.replay, verdict.advice);
+      verdicts.push_back({group.conversion.rounding, Advise(found, options_.tensors)});
+      AddChanges(source_, request, replay_, verdicts.back().advice);
     }
     return verdicts;
   }
 
  private:
-  struct Place {
-    bool asks_for_totals;
-    size_t index;
-  };
-
-  // A question that the totals leave open, and the place of its answer from the elements.
-  struct Unclear {
-    uint32_t index;
-    size_t answer;
-  };
-
-  // The largest sum over micro-steps follows from histograms by tensor, if at all; the elements of
-  // a trace tell what its totals leave open.
-  static bool TotalsTellAbsmax(const GradientSource& source) {
-    if (source.edges() == nullptr || source.step_count() == 0) return true;
-    const auto first = source.Load(0, StepNeeds::kTotals);
-    return first->Totals(*source.edges(), {}).gradients.size() <= 1;
+  void Add(ReplayRun run) {
+    // Clipping changes nothing that an outcome holds.
+    run.clipping = {};
+    run.tensor_records = TensorRecords::kDropped;
+    SweptRun swept = {.scaler = run.scaler};
+    const auto outside = OutsideTables(run.conversion, 1.0f);
+    if (source_.facts.profile && outside) {
+      swept.sum.Refuse(std::string("only the values of the gradients tell this, which a profile "
+                                   "does not hold: ") +
+                       WhyNot(*outside));
+    } else {
+      if (options_.windows == SearchWindows::kYes) FindWindowsOf(run, swept);
+      if (IsTold(run, replay_)) {
+        swept.kind = KindOf({QuestionOf(run, 1.0f), run.rules.finite_test});
+      } else {
+        std::vector<ReplayRun> alone;
+        alone.push_back(std::move(run));
+        swept.replay = std::make_unique<ReplayRuns>(std::move(alone), replay_);
+      }
+    }
+    runs_.push_back(std::move(swept));
   }
 
-  // Asks the elements what the totals do not tell.
-  void AskUnclear(StepQuestions& questions) {
-    for (const uint32_t index : totals_.table().asked()) {
-      if (totals_.table().At(index).outcome.certain) continue;
-      unclear_.push_back({index, questions.Add(totals_.table().question(index).ToMeasure())});
+  size_t KindOf(RunKind kind) {
+    const auto found = std::ranges::find(kinds_, kind);
+    const auto place = static_cast<size_t>(found - kinds_.begin());
+    if (found == kinds_.end()) kinds_.push_back(std::move(kind));
+    return place;
+  }
+
+  void FindWindowsOf(const ReplayRun& run, SweptRun& swept) {
+    Conversion conversion = run.conversion;
+    conversion.format = {};
+    auto group = std::ranges::find(windows_, conversion, &WindowGroup::conversion);
+    if (group == windows_.end()) group = windows_.insert(group, {conversion, {}, {}});
+    swept.window_group = static_cast<size_t>(group - windows_.begin());
+    const auto found = std::ranges::find(group->formats, run.format, &NamedFormat::name);
+    swept.format = static_cast<size_t>(found - group->formats.begin());
+    if (found == group->formats.end()) {
+      group->formats.push_back({run.format, run.conversion.format});
     }
   }
 
+  // Finds what the coming step says at each scale that runs of a kind have.
+  void JudgeStep(const Step& step) {
+    struct Asked {
+      const RunKind* kind;
+      float scale;
+      SharedOutcome* outcome;
+    };
+    std::vector<Asked> asked;
+    outcomes_.clear();
+    for (SweptRun& run : runs_) {
+      if (run.sum.ended() || run.replay) continue;
+      const auto scale = static_cast<float>(run.scaler.scale());
+      const uint64_t key = uint64_t{run.kind} << 32 | std::bit_cast<uint32_t>(scale);
+      const auto [place, added] = outcomes_.try_emplace(key);
+      run.shared = &place->second;
+      if (added) asked.push_back({&kinds_[run.kind], scale, &place->second});
+    }
+    const std::vector<size_t> checked = CheckedIn(step);
+    const auto judge = [&](const Asked& question) {
+      TellOrRefuse(
+          [&] { *question.outcome = OutcomeOf(step, checked, *question.kind, question.scale); },
+          [&](const char* why) { question.outcome->refused = why; });
+    };
+    // Tables answer on one thread; what reads the values has them all.
+    const auto of_tables = std::partition(asked.begin(), asked.end(), [](const Asked& question) {
+      return !OutsideTables(question.kind->question.conversion, question.scale);
+    });
+    const auto tables = static_cast<size_t>(of_tables - asked.begin());
+    ParallelFor(tables, [&](size_t i) { judge(asked[i]); });
+    std::for_each(of_tables, asked.end(), judge);
+  }
+
+  std::vector<size_t> CheckedIn(const Step& step) const {
+    std::vector<size_t> checked;
+    for (size_t t = 0; t < step.gradients().size(); ++t) {
+      const bool gradient = step.gradients()[t].role == Role::kGrad;
+      if (gradient || replay_.checked == Checked::kAllGradients) checked.push_back(t);
+    }
+    return checked;
+  }
+
+  // Calls `tell`; of a profile that does not have what it asks for, `refuse` with the reason.
+  template <class Tell, class Refuse>
+  void TellOrRefuse(const Tell& tell, const Refuse& refuse) const {
+    try {
+      tell();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUsage || !source_.facts.profile) throw;
+      refuse(error.what());
+    }
+  }
+
+  void Advance(size_t i, Step& step, SweptRun& run) {
+    const StepWindow* const window =
+        windows_.empty() ? nullptr : &windows_[run.window_group].finder->Latest(run.format);
+    if (run.replay) {
+      run.replay->Take(i, step);
+      if (const auto& why = run.replay->result(0).unanswered) return run.sum.Refuse(*why);
+      if (run.replay->AllStopped()) run.sum.End(run.replay->result(0).events.back());
+      const ReplayStep record = run.replay->TakeStep(0);
+      return run.sum.Add(PathStepOf(record), record.gradients, window);
+    }
+    const SharedOutcome& shared = *run.shared;
+    if (!shared.refused.empty()) return run.sum.Refuse(shared.refused);
+    const double scale = run.scaler.scale();
+    ScalerDecision decision = run.scaler.Next(shared.input);
+    run.sum.Add({step.number(), scale, run.scaler.scale(), decision.skip, !shared.input.overflow,
+                 shared.lower_scale_helps, shared.gradients.energy_lost()},
+                shared.gradients, window);
+    if (!decision.event || !decision.event->fatal || replay_.on_fatal == OnFatal::kContinue) return;
+    decision.event->step = step.number();
+    run.sum.End(std::move(*decision.event));
+  }
+
+  const StepSource& source_;
   const SweepOptions& options_;
-  const HistogramEdges* edges_;  // those of a profile
-  std::optional<SweepWindows> windows_;
-  TotalsRuns totals_;
-  GeneralRuns general_;
-  size_t totals_count_ = 0, general_count_ = 0;
-  std::vector<Place> places_;
-  std::vector<Unclear> unclear_;
+  ReplayOptions replay_;
+  std::vector<RunKind> kinds_;
+  std::vector<SweptRun> runs_;
+  std::vector<WindowGroup> windows_;
+  std::unordered_map<uint64_t, SharedOutcome> outcomes_;  // of the coming step, by kind and scale
 };
 
 }  // namespace
 
-SweepRun SweepWithVerdicts(const GradientSource& source, std::vector<ReplayRun> runs,
+SweepRun SweepWithVerdicts(const StepSource& source, std::vector<ReplayRun> runs,
                            const SweepOptions& options, std::span<const std::string> formats) {
-  SweepConsumer consumer(std::move(runs), options, source);
-  ForEachStep(source, options.replay.step, consumer);
-  return {consumer.Outcomes(source.step_count()), consumer.Verdicts(source, formats)};
+  SweepLoop loop(source, std::move(runs), options);
+  SweepRun run = {loop.Run(), {}};
+  const auto refused = [](const SweepOutcome& outcome) { return !outcome.refused.empty(); };
+  if (!std::ranges::all_of(run.outcomes, refused)) run.verdicts = loop.Verdicts(formats);
+  return run;
 }
 
-std::vector<SweepOutcome> Sweep(const GradientSource& source, std::vector<ReplayRun> runs,
+std::vector<SweepOutcome> Sweep(const StepSource& source, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {
-  SweepConsumer consumer(std::move(runs), options, source);
-  ForEachStep(source, options.replay.step, consumer);
-  return consumer.Outcomes(source.step_count());
+  return SweepLoop(source, std::move(runs), options).Run();
 }
 
 std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {
-  TraceSource source(trace, options.replay.accumulate_steps);
-  source.LeaveOutLosses();
-  return Sweep(source, std::move(runs), options);
+  return Sweep(WithoutLosses(TraceSteps(trace, options.replay.accumulate_steps)), std::move(runs),
+               options);
 }
 
 std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {
-  ProfileSource source(profile, options.tensors);
-  source.LeaveOutLosses();
-  return Sweep(source, std::move(runs), options);
+  return Sweep(WithoutLosses(ProfileSteps(profile, options.tensors)), std::move(runs), options);
 }
 
 }  // namespace dlsim::sim

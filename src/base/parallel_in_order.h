@@ -10,12 +10,24 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "src/base/parallel.h"
 
 namespace dlsim {
+
+// Calls take; returns whether more is wanted: what it returns, if anything.
+template <class Result, class Take>
+bool TakeOne(const Take& take, size_t i, Result result) {
+  if constexpr (std::is_same_v<decltype(take(i, std::move(result))), bool>) {
+    return take(i, std::move(result));
+  } else {
+    take(i, std::move(result));
+    return true;
+  }
+}
 
 // The state of one ParallelInOrder: which pieces were begun and taken, and what waits to be taken.
 template <class Result, class Make, class Take>
@@ -28,7 +40,7 @@ class OrderedPieces {
   // What every thread does; one of them, the taker, also takes.
   void Work(bool is_taker) {
     std::unique_lock lock(mutex_);
-    while (!failure_ && (is_taker ? taken_ : begun_) < count_) {
+    while (!failure_ && !ended_ && (is_taker ? taken_ : begun_) < count_) {
       if (is_taker && First().has_value()) {
         TakeFirst(lock);
       } else if (begun_ < count_ && begun_ < taken_ + results_.size()) {
@@ -82,14 +94,16 @@ class OrderedPieces {
   void TakeFirst(std::unique_lock<std::mutex>& lock) {
     Made made = *std::exchange(First(), std::nullopt);
     lock.unlock();
+    bool goes_on = true;
     try {
       if (made.failure) std::rethrow_exception(made.failure);
-      take_(taken_, std::move(*made.result));
+      goes_on = TakeOne(take_, taken_, std::move(*made.result));
     } catch (...) {
       made.failure = std::current_exception();
     }
     lock.lock();
     failure_ = made.failure;
+    ended_ = !goes_on;
     ++taken_;
     NotifyOfChange();
   }
@@ -101,6 +115,7 @@ class OrderedPieces {
   std::atomic<uint32_t> changes_ = 0;
   std::vector<std::optional<Made>> results_;  // of piece i at i modulo their number
   size_t begun_ = 0, taken_ = 0;
+  bool ended_ = false;  // nothing more is wanted
   std::exception_ptr failure_;
 };
 
@@ -108,7 +123,8 @@ class OrderedPieces {
 inline constexpr size_t kEnoughAhead = 64;
 
 // Calls make(i) for i in [0, count) on several threads, and take(i, its result) in order on the
-// calling thread. What fails first in this order is thrown; all before it was taken. `elements`
+// calling thread, until take returns false, if it returns something. What fails first in this order
+// is thrown; all before it was taken. `elements`
 // as for ParallelFor. At most `most_ahead` pieces, and one at least, are made before the first of
 // them is taken. Parallel work within make() stays on its thread.
 template <class Make, class Take>
@@ -117,7 +133,8 @@ void ParallelInOrder(size_t count, const Make& make, const Take& take, uint64_t 
   const int threads = ThreadsFor(count, elements);
   if (threads <= 1) {
     const DefaultFloatEnvironment environment;
-    for (size_t i = 0; i < count; ++i) take(i, make(i));
+    for (size_t i = 0; i < count && TakeOne(take, i, make(i)); ++i) {
+    }
     return;
   }
   constexpr size_t kPerThread = 4;

@@ -7,7 +7,6 @@
 
 #include "src/base/check.h"
 #include "src/base/parallel.h"
-#include "src/measure/measure_chunk.h"
 #include "src/measure/measure_element.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -212,20 +211,10 @@ namespace {
 DLSIM_EXPORT(MeasureChunkOnTarget);
 DLSIM_EXPORT(SumOfSquaresOnTarget);
 
-// Measures a block chunk by chunk, every question on a chunk while it is in the cache.
-void MeasureBlock(std::span<const float> block, uint64_t first_index,
-                  std::span<const ChunkQuestion> questions, TensorStats* results) {
-  for (size_t begin = 0; begin < block.size(); begin += kChunkElements) {
-    const auto chunk = block.subspan(begin, std::min(kChunkElements, block.size() - begin));
-    ChunkMeasurer measurer(chunk, first_index + begin);
-    for (size_t q = 0; q < questions.size(); ++q) results[q].Merge(measurer.Measure(questions[q]));
-  }
-}
-
 }  // namespace
 
-TensorStats MeasureAnyChunk(std::span<const float> values, uint64_t first_index,
-                            const Measurement& question, const AccumulatedChunk* sums) {
+TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
+                         const Measurement& question, const AccumulatedChunk* sums) {
   DLSIM_CHECK(values.size() <= kChunkElements);
   return DLSIM_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index, question,
                                               sums);
@@ -240,15 +229,37 @@ std::vector<TensorStats> Measure(std::span<const float> values,
                                  std::span<const Measurement> questions) {
   const size_t blocks = (values.size() + kBlockElements - 1) / kBlockElements;
   std::vector<TensorStats> partial(blocks * questions.size());
-  std::vector<ChunkQuestion> asked;
-  for (const Measurement& question : questions) asked.emplace_back(question);
-  ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
-    MeasureBlock(values.subspan(begin, count), begin, asked,
-                 partial.data() + begin / kBlockElements * questions.size());
+  ParallelForBlocks(values.size(), [&](size_t first, size_t count) {
+    TensorStats* const of_block = partial.data() + first / kBlockElements * questions.size();
+    for (size_t begin = first; begin < first + count; begin += kChunkElements) {
+      const size_t length = std::min(kChunkElements, first + count - begin);
+      for (size_t q = 0; q < questions.size(); ++q) {
+        of_block[q].Merge(MeasureChunk(values.subspan(begin, length), begin, questions[q]));
+      }
+    }
   });
   std::vector<TensorStats> totals(questions.size());
   for (size_t i = 0; i < partial.size(); ++i) totals[i % questions.size()].Merge(partial[i]);
   return totals;
+}
+
+TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,
+                                  const Measurement& question) {
+  const CodecSpec spec = MakeCodecSpec(question.conversion);
+  const Unscaling unscaling = MakeUnscaling(question.scale);
+  TensorStats stats;
+  ChunkSums sums;
+  stats.elements = values.size();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * question.scale);
+    const bool stochastic = question.conversion.rounding == Rounding::kStochastic;
+    const uint32_t random = stochastic ? RandomBits(question.random, first_index + i) : 0;
+    const EncodeResult result = Encode(spec, question.conversion.rounding, scaled, random);
+    MeasureElement(spec, unscaling, std::bit_cast<uint32_t>(values[i]), scaled, result, stats,
+                   sums.Lane(i));
+  }
+  AddSums(sums, stats);
+  return stats;
 }
 
 TensorStats Measure(std::span<const float> values, const Measurement& question) {

@@ -7,11 +7,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "dlsim/codec.h"
 #include "dlsim/measure.h"
 
 namespace dlsim {
+
+// Where accumulation over micro-steps adds a chunk's results, in float32.
+struct AccumulatedChunk {
+  std::span<float> unscaled;  // the gradient of the step
+  std::span<float> scaled;    // the same, still scaled: what an element-wise finite test sees
+};
+
+// Measures at most kChunkElements values on the calling thread; adds each result to `sums`, if any.
+// `first_index` is the index of values[0] in the random stream.
+TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
+                         const Measurement& question, const AccumulatedChunk* sums = nullptr);
+
+// The same by the scalar reference alone: the definition that the kernels must equal.
+TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,
+                                  const Measurement& question);
+
+// Returns the float64 sum of squares of a chunk in the order of measure.h.
+double SumOfSquaresOfChunk(std::span<const float> values);
 
 // The partial sums of a chunk, one per lane.
 using SumLanes = std::array<double, kSumLanes>;

@@ -4,78 +4,136 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <optional>
+#include <limits>
 
-#include "src/base/parallel_side_task.h"
-#include "src/device/compute_device.h"
-#include "src/measure/chunk_loader.h"
-#include "src/measure/measure_block.h"
+#include "src/base/parallel.h"
+#include "src/measure/block_loader.h"
+#include "src/measure/measure_element.h"
 #include "src/measure/step_blocks.h"
-#include "src/measure/step_channels.h"
 
 namespace dlsim {
 namespace {
 
-// The answers of the blocks that are measured together.
-class WaveAnswers {
- public:
-  WaveAnswers(size_t blocks, size_t questions, size_t parts)
-      : questions_(questions),
-        parts_per_block_(questions * parts),
-        parts_(blocks * parts_per_block_),
-        sums_(blocks * 2 * questions_),
-        details_(blocks * questions_) {}
-
-  static constexpr uint64_t BytesPerBlock(size_t questions, size_t parts) {
-    return questions * (parts * sizeof(TensorStats) + 2 * sizeof(double) + sizeof(GradientDetail));
+// Looks at gradients, unscaled and still scaled.
+GradientDetail DetailOf(const DetailQuestion& question, std::span<const float> unscaled,
+                        std::span<const float> scaled) {
+  const bool limit_unscaled = question.limit_domain == ClipDomain::kUnscaled;
+  GradientDetail detail;
+  for (size_t i = 0; i < unscaled.size(); ++i) {
+    const float gradient = std::fabs(unscaled[i]), still_scaled = std::fabs(scaled[i]);
+    if (question.sums) {
+      detail.scaled_sum += double{scaled[i]};
+      detail.scaled_sum_of_squares += double{still_scaled} * double{still_scaled};
+    }
+    const bool replaces = gradient > detail.absmax || std::isnan(gradient);  // and NaN stays
+    detail.absmax = replaces ? gradient : detail.absmax;
+    detail.below_edge += still_scaled < question.edge ? 1 : 0;
+    detail.above_edge += still_scaled >= question.edge ? 1 : 0;
+    detail.above_limit += (limit_unscaled ? gradient : still_scaled) > question.limit ? 1 : 0;
   }
-
-  BlockAnswer Of(size_t block) {
-    const std::span<double> sums = std::span(sums_).subspan(block * 2 * questions_, 2 * questions_);
-    return {std::span(parts_).subspan(block * parts_per_block_, parts_per_block_),
-            sums.first(questions_), sums.last(questions_),
-            std::span(details_).subspan(block * questions_, questions_)};
-  }
-
- private:
-  size_t questions_, parts_per_block_;
-  std::vector<TensorStats> parts_;
-  std::vector<double> sums_;
-  std::vector<GradientDetail> details_;
-};
-
-// Adds the answer of a block to its tensor; called in block order.
-void MergeAnswer(const BlockAnswer& from, size_t tensor, StepMeasurement& into) {
-  const size_t parts = into.micro_steps.size();
-  for (size_t q = 0; q < into.answers.size(); ++q) {
-    TensorAnswer& answer = into.answers[q][tensor];
-    answer.effective_sum_of_squares += from.effective[q];
-    answer.scaled_sum_finite &= std::isfinite(from.scaled[q]);
-    if (!from.details.empty()) answer.detail.Merge(from.details[q]);
-    for (size_t p = 0; p < parts; ++p) answer.parts[p].Merge(from.parts[q * parts + p]);
-  }
+  detail.elements = unscaled.size();
+  if (!std::isfinite(detail.absmax)) detail.absmax = std::numeric_limits<float>::infinity();
+  return detail;
 }
 
-StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<TensorSources>& tensors,
-                                 size_t questions, const StepOptions& options) {
-  StepMeasurement result;
-  result.micro_steps = PartNumbers(step, options.accumulation);
-  result.tensors.reserve(tensors.size());
-  for (const TensorSources& tensor : tensors) result.tensors.push_back(tensor.header);
-  TensorAnswer empty;
-  empty.parts.resize(result.micro_steps.size());
-  result.answers.resize(questions);
-  for (std::vector<TensorAnswer>& answers : result.answers) answers.assign(tensors.size(), empty);
-  return result;
+// What a block holds, by question.
+struct BlockAnswer {
+  std::vector<TensorStats> parts;
+  double unscaled_squares = 0, scaled_squares = 0;  // of the sums over the parts
+  GradientDetail detail;
+};
+
+// A step that is measured; see MeasureStep.
+struct Work {
+  const TraceStep& step;
+  std::span<const StepQuestion> questions;
+  const StepOptions& options;
+  std::vector<TensorSources> tensors;
+  std::vector<int64_t> parts;
+
+  Measurement MeasurementOf(const StepQuestion& question, size_t tensor, size_t part) const {
+    Measurement measurement = {question.conversion, question.ScaleOf(tensor), {}};
+    if (measurement.conversion.rounding == Rounding::kStochastic) {
+      measurement.random = {options.seed,
+                            StreamOf(tensors[tensor].header.name, step.step, parts[part])};
+    }
+    return measurement;
+  }
+};
+
+std::vector<BlockAnswer> MeasureBlock(const Work& work, const Block& block) {
+  BlockLoader loader(work.tensors[block.tensor], block, work.options.accumulation);
+  std::vector<BlockAnswer> answers(work.questions.size());
+  std::vector<float> unscaled, scaled;
+  for (size_t q = 0; q < work.questions.size(); ++q) {
+    const StepQuestion& question = work.questions[q];
+    BlockAnswer& answer = answers[q];
+    answer.parts.resize(work.parts.size());
+    for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
+      unscaled.assign(std::min(kChunkElements, block.count - begin), 0.0f);
+      scaled.assign(unscaled.size(), 0.0f);
+      for (size_t part = 0; part < work.parts.size(); ++part) {
+        const std::span<const float> values = loader.Values(part);
+        if (begin >= values.size()) continue;
+        const size_t count = std::min(kChunkElements, values.size() - begin);
+        const AccumulatedChunk sums = {std::span(unscaled).first(count),
+                                       std::span(scaled).first(count)};
+        answer.parts[part].Merge(MeasureChunk(values.subspan(begin, count), block.begin + begin,
+                                              work.MeasurementOf(question, block.tensor, part),
+                                              &sums));
+      }
+      answer.unscaled_squares += SumOfSquaresOfChunk(unscaled);
+      answer.scaled_squares += SumOfSquaresOfChunk(scaled);
+      if (question.detail) answer.detail.Merge(DetailOf(*question.detail, unscaled, scaled));
+    }
+  }
+  return answers;
 }
 
 }  // namespace
 
-std::vector<StepTensor> TensorsOf(const TraceStep& step) {
-  std::vector<StepTensor> tensors;
-  for (const TensorSources& sources : CollectTensors(step, Pass::kBackward))
-    tensors.push_back(sources.header);
-  return tensors;
+std::vector<StepAnswer> MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
+                                    const StepOptions& options) {
+  const Work work = {step, questions, options, CollectTensors(step, Pass::kBackward),
+                     PartNumbers(step, options.accumulation)};
+  std::vector<StepAnswer> answers(questions.size(), StepAnswer(work.tensors.size()));
+  for (StepAnswer& answer : answers) {
+    for (TensorAnswer& tensor : answer) {
+      tensor.parts.resize(work.parts.size());
+      tensor.converted_squares = 0;
+    }
+  }
+  ForEachWave(work.tensors,
+              [&](std::span<const Block> wave) {
+                std::vector<std::vector<BlockAnswer>> found(wave.size());
+                uint64_t elements = 0;
+                for (const Block& block : wave) elements += block.count;
+                ParallelFor(
+                    wave.size(), [&](size_t i) { found[i] = MeasureBlock(work, wave[i]); },
+                    elements * work.parts.size() * (questions.size() + 1));
+                for (size_t i = 0; i < wave.size(); ++i) {
+                  for (size_t q = 0; q < questions.size(); ++q) {
+                    TensorAnswer& answer = answers[q][wave[i].tensor];
+                    const BlockAnswer& block = found[i][q];
+                    for (size_t part = 0; part < work.parts.size(); ++part) {
+                      answer.parts[part].Merge(block.parts[part]);
+                    }
+                    *answer.converted_squares += block.unscaled_squares;
+                    answer.scaled_sum_finite &= std::isfinite(block.scaled_squares);
+                    answer.detail.Merge(block.detail);
+                  }
+                }
+              },
+              {options.memory_bytes,
+               questions.size() * (work.parts.size() * sizeof(TensorStats) + sizeof(BlockAnswer))});
+  for (StepAnswer& answer : answers) {
+    for (TensorAnswer& tensor : answer) {
+      for (const TensorStats& part : tensor.parts) tensor.total.Merge(part);
+      if (tensor.parts.size() == 1) tensor.parts.clear();
+      tensor.unscaled_finite = std::isfinite(*tensor.converted_squares);
+    }
+  }
+  return answers;
 }
 
 uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
@@ -88,84 +146,6 @@ uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
     }
   }
   return hash;
-}
-
-namespace {
-
-// Reading a block takes as long as this number of questions, and counting channels.
-constexpr size_t kQuestionsPerReading = 2, kQuestionsPerChannels = 4;
-
-// A tensor's only channel is known if it has values, which any answer tells.
-void AddOnlyChannels(const StepChannels& channels, StepMeasurement& result) {
-  for (size_t t = 0; t < result.tensors.size(); ++t) {
-    if (!channels.LeavesOut(t)) continue;
-    const bool has_values =
-        std::ranges::any_of(result.answers.front()[t].parts,
-                            [](const TensorStats& part) { return part.nonzero_finite() > 0; });
-    result.channels[t].channels = has_values ? 1 : 0;
-  }
-}
-
-// Measures all blocks on the CPU, and merges their answers in order.
-void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
-  const std::vector<TensorSources>& tensors = *work.tensors;
-  std::optional<StepChannels> channels;
-  if (work.options->channels) {
-    channels.emplace(tensors,
-                     work.questions.empty() ? OnlyChannels::kCounted : OnlyChannels::kLeftOut);
-  }
-  const BlockMeasurer measurer(work, channels ? &*channels : nullptr);
-  const size_t questions =
-      work.questions.size() + kQuestionsPerReading + (channels ? kQuestionsPerChannels : 0);
-  const uint64_t block_bytes =
-      WaveAnswers::BytesPerBlock(work.questions.size(), result.micro_steps.size());
-  const auto measure = [&](std::span<const Block> wave) {
-    WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
-    uint64_t elements = 0;
-    for (const Block& block : wave) elements += block.count;
-    ParallelForWithSideTask(
-        wave.size(), [&](size_t i) { measurer.Measure(wave[i], answers.Of(i)); },
-        elements * work.micro_steps.size() * questions);
-    for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
-  };
-  ForEachWave(tensors, measure, {work.options->memory_bytes, block_bytes});
-  if (!channels) return;
-  result.channels = channels->Take();
-  if (!work.questions.empty()) AddOnlyChannels(*channels, result);
-}
-
-StepMeasurement MeasurePass(const TraceStep& step, Pass pass,
-                            std::span<const StepQuestion> questions, const StepOptions& options) {
-  const std::vector<TensorSources> tensors = CollectTensors(step, pass);
-  StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
-  const StepWork work = {&step, &tensors, result.micro_steps, questions, &options};
-  if (options.device == nullptr) {
-    MeasureOnCpu(work, result);
-    return result;
-  }
-  const auto merge = [&](size_t tensor, const BlockAnswer& answer) {
-    MergeAnswer(answer, tensor, result);
-  };
-  RunOnDevice(work, *options.device->Measure(work, merge));
-  if (options.channels) result.channels = MeasureChannels(step, options.accumulation);
-  return result;
-}
-
-}  // namespace
-
-StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
-                            const StepOptions& options) {
-  return MeasurePass(step, Pass::kBackward, questions, options);
-}
-
-StepMeasurement MeasureForward(const TraceStep& step, std::span<const Conversion> conversions,
-                               const StepOptions& options) {
-  std::vector<StepQuestion> questions;
-  for (const Conversion& conversion : conversions) questions.push_back({.conversion = conversion});
-  StepOptions one_by_one = options;
-  one_by_one.accumulation = Accumulation::kQuantizeThenSum;
-  one_by_one.channels = false;
-  return MeasurePass(step, Pass::kForward, questions, one_by_one);
 }
 
 }  // namespace dlsim

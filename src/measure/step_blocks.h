@@ -7,13 +7,19 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "dlsim/measure_step.h"
+#include "dlsim/step_tables.h"
 #include "dlsim/trace.h"
 #include "src/trace/feature_axes.h"
 
 namespace dlsim {
+
+struct StepTensor {
+  std::string name;
+  Role role = Role::kGrad;
+};
 
 // A tensor in one recording; `tensor` is null where the recording lacks it.
 struct Source {

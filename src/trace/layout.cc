@@ -186,8 +186,8 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
   } else if (!listing.dumps.empty()) {
     AddDumps(path, listing.dumps, plan);
   } else if (listing.has_shards && listing.others.empty()) {
-    throw InputError(Printable(path), "holds shards of one model, not yet joined",
-                     "the result of dlsim join-shards " + Printable(path) + " -o DIRECTORY");
+    throw InputError(Printable(path), "holds shards of one model, which only a replay adds up",
+                     "dlsim replay or profile " + Printable(path) + ", or one of the shards");
   } else {
     AddNumbered(path, std::move(listing.others), plan);
   }
@@ -218,7 +218,6 @@ void AddPath(const std::string& path, TracePlan& plan) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
-    RefuseUnfinished(path);
     throw InputError(Printable(path), "cannot be opened: " + error.message());
   }
   const std::string name = fs::path(path).filename().string();

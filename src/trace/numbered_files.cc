@@ -60,10 +60,9 @@ std::string FirstTwo(std::span<const std::string> names) {
   return Quoted(names[0]) + " and " + Quoted(names[1]);
 }
 
-// True for a directory that holds files of steps, and for a profile.
+// True for a directory that holds files of steps: of a trace or a profile.
 bool LooksLikeTrace(const fs::path& path) {
   std::error_code failed;
-  if (path.extension() == ".dlprof") return fs::is_regular_file(path, failed);
   fs::directory_iterator entry(path, failed);
   for (const fs::directory_iterator end; !failed && entry != end; entry.increment(failed)) {
     if (!ContainerExtension(entry->path().filename().string()).empty()) return true;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -34,16 +33,6 @@ void FailToRead(const std::string& place, const char* what, std::error_code why)
   throw InputError(place, std::string(what) + ": " + why.message());
 }
 
-void RefuseUnfinished(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path, error) || !std::filesystem::exists(path + ".partial", error)) {
-    return;
-  }
-  const std::string name = std::filesystem::path(path).filename().string();
-  throw InputError(Printable(path), "is not complete: only " + Printable(name) + ".partial exists",
-                   "the recorder to be closed (rec.close()) or dlsim to finish writing it");
-}
-
 ByteSource MemorySource(std::string place, std::span<const std::byte> bytes) {
   return {.place = std::move(place),
           .size = bytes.size(),
@@ -61,11 +50,7 @@ std::shared_ptr<const ReadOnlyFile> ReadOnlyFile::Open(const std::string& path) 
   const std::string place = Printable(path);
   // Without O_NONBLOCK a named pipe would block until somebody writes to it.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    const int error = errno;
-    RefuseUnfinished(path);
-    FailToRead(place, kNotOpened, Why(error));
-  }
+  if (descriptor < 0) FailToRead(place, kNotOpened, Why(errno));
   const std::shared_ptr<ReadOnlyFile> file(new ReadOnlyFile(place, descriptor));
   struct stat status {};
   if (fstat(descriptor, &status) != 0) FailToRead(place, kNotRead, Why(errno));

@@ -18,9 +18,6 @@ namespace dlsim {
 // the system has no memory for it: the input is not to blame.
 [[noreturn]] void FailToRead(const std::string& place, const char* what, std::error_code why);
 
-// Throws InputError if `path` is missing while its .partial is there: a profile is written to that.
-void RefuseUnfinished(const std::string& path);
-
 // An open regular file. Its size is that at opening; the file is expected not to change.
 class ReadOnlyFile {
  public:

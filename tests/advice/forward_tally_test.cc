@@ -6,11 +6,16 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/codec.h"
-#include "dlsim/measure.h"
+#include "dlsim/sim/step.h"
+#include "dlsim/step_tables.h"
 #include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
@@ -20,36 +25,26 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 
 struct Recorded {
-  StepTensor tensor;
+  std::string name;
   std::vector<float> values;
 };
 
-std::vector<StepTensor> HeadersOf(const std::vector<Recorded>& step) {
-  std::vector<StepTensor> tensors;
-  for (const Recorded& recorded : step) tensors.push_back(recorded.tensor);
-  return tensors;
-}
-
-std::vector<TensorStats> CountersOf(const std::vector<Recorded>& step,
-                                    const Conversion& conversion) {
-  std::vector<TensorStats> counters;
-  for (const Recorded& recorded : step) {
-    counters.push_back(Measure(recorded.values, Measurement{.conversion = conversion}));
-  }
-  return counters;
-}
-
-// Adds a step as the verdict does: what may be a constant is measured once more.
-void AddStep(int64_t number, const std::vector<Recorded>& step, ForwardTally& tally,
+// Adds a step of these tensors.
+void AddStep(int64_t number, const std::vector<Recorded>& tensors, ForwardTally& tally,
              const std::set<std::string>& float32 = {},
              const std::set<std::string>& harmless = {}) {
-  const std::vector<StepTensor> tensors = HeadersOf(step);
-  const std::set<std::string> suspects =
-      tally.Add(number, tensors, CountersOf(step, tally.conversion()), {float32, harmless, {}});
-  if (suspects.empty()) return;
-  Conversion up = tally.conversion();
-  up.rounding = Rounding::kTowardPositive;
-  tally.NameConstants(suspects, tensors, CountersOf(step, up));
+  Recording recording;
+  for (const Recorded& recorded : tensors) {
+    TraceTensor tensor;
+    tensor.name = recorded.name;
+    tensor.role = recorded.name.ends_with(".value") ? Role::kValue : Role::kAct;
+    tensor.elements = recorded.values.size();
+    tensor.shape = {tensor.elements};
+    tensor.memory = std::as_bytes(std::span(recorded.values)).data();
+    recording.tensors.push_back(std::move(tensor));
+  }
+  const auto recorded = std::make_shared<TraceStep>(TraceStep{number, {std::move(recording)}});
+  tally.Add(Step(TabulateStep(*recorded, {}), recorded, {}), {float32, harmless, {}});
 }
 
 ForwardVerdict VerdictOnValues(const std::string& format, const std::vector<float>& values,
@@ -57,7 +52,7 @@ ForwardVerdict VerdictOnValues(const std::string& format, const std::vector<floa
   Conversion conversion = modes;
   conversion.format = ParseFormat(format).format;
   ForwardTally tally(conversion, Recipe::kAutocast);
-  AddStep(0, {{{"a.act", Role::kAct}, values}}, tally);
+  AddStep(0, {{"a.act", values}}, tally);
   return tally.VerdictOn(Role::kAct);
 }
 
@@ -129,9 +124,9 @@ TEST(ForwardTally, NothingRecordedIsNotThatAllFits) {
 
 TEST(ForwardTally, NamesTheFirstAndAllThatOverflow) {
   ForwardTally tally({kFp16}, Recipe::kAutocast);
-  AddStep(3, {{{"a.act", Role::kAct}, {10}}, {{"b.act", Role::kAct}, {60000}}}, tally);
-  AddStep(5, {{{"a.act", Role::kAct}, {20}}, {{"b.act", Role::kAct}, {70000}}}, tally);
-  AddStep(7, {{{"a.act", Role::kAct}, {1e5f}}, {{"b.act", Role::kAct}, {9e4f}}}, tally);
+  AddStep(3, {{"a.act", {10}}, {"b.act", {60000}}}, tally);
+  AddStep(5, {{"a.act", {20}}, {"b.act", {70000}}}, tally);
+  AddStep(7, {{"a.act", {1e5f}}, {"b.act", {9e4f}}}, tally);
   const ForwardVerdict verdict = tally.VerdictOn(Role::kAct);
   EXPECT_EQ(verdict.state, ForwardState::kOverflows);
   EXPECT_EQ(verdict.steps, 3u);
@@ -149,8 +144,7 @@ TEST(ForwardTally, NamesTheFirstAndAllThatOverflow) {
 TEST(ForwardTally, AnOverflowThatChangesNothingDoesNotCountUnderAutocast) {
   for (const Recipe recipe : {Recipe::kAutocast, Recipe::kHalf}) {
     ForwardTally tally({kFp16}, recipe);
-    AddStep(0, {{{"a/mul.act", Role::kAct}, {1e5f, 1}}, {{"b.act", Role::kAct}, {2, 1}}}, tally, {},
-            {"a/mul.act"});
+    AddStep(0, {{"a/mul.act", {1e5f, 1}}, {"b.act", {2, 1}}}, tally, {}, {"a/mul.act"});
     const ForwardVerdict outputs = tally.VerdictOn(Role::kAct);
     const bool counts = recipe == Recipe::kHalf;
     EXPECT_EQ(outputs.state, counts ? ForwardState::kOverflows : ForwardState::kFits);
@@ -161,8 +155,8 @@ TEST(ForwardTally, AnOverflowThatChangesNothingDoesNotCountUnderAutocast) {
 
 TEST(ForwardTally, RolesAreApart) {
   ForwardTally tally({kFp16}, Recipe::kHalf);
-  AddStep(0, {{{"a.act", Role::kAct}, {1}}, {{"a.weight.value", Role::kValue}, {7e4f}}}, tally);
-  AddStep(1, {{{"a.act", Role::kAct}, {2}}}, tally);
+  AddStep(0, {{"a.act", {1}}, {"a.weight.value", {7e4f}}}, tally);
+  AddStep(1, {{"a.act", {2}}}, tally);
   EXPECT_EQ(tally.VerdictOn(Role::kAct).state, ForwardState::kFits);
   EXPECT_EQ(tally.VerdictOn(Role::kAct).steps, 2u);
   EXPECT_EQ(tally.VerdictOn(Role::kValue).state, ForwardState::kOverflows);
@@ -171,8 +165,8 @@ TEST(ForwardTally, RolesAreApart) {
 
 TEST(ForwardTally, InfiniteAsRecordedIsDistinguished) {
   ForwardTally tally({kFp16}, Recipe::kAutocast);
-  AddStep(0, {{{"mask.act", Role::kAct}, {-kInfinity, 0, -kInfinity}}}, tally);
-  AddStep(1, {{{"mask.act", Role::kAct}, {-kInfinity, 3, std::nanf("")}}}, tally);
+  AddStep(0, {{"mask.act", {-kInfinity, 0, -kInfinity}}}, tally);
+  AddStep(1, {{"mask.act", {-kInfinity, 3, std::nanf("")}}}, tally);
   const ForwardVerdict verdict = tally.VerdictOn(Role::kAct);
   EXPECT_EQ(verdict.state, ForwardState::kFits);
   EXPECT_EQ(verdict.absmax, 3);
@@ -205,9 +199,8 @@ TEST(ForwardTally, TheLowestValueOfFloat32HidesScores) {
 }
 
 TEST(ForwardTally, RecipesCountWhatTheyHoldIn16Bits) {
-  const std::vector<Recorded> step = {{{"norm.act", Role::kAct}, {1e6f}},
-                                      {{"fc.act", Role::kAct}, {5}},
-                                      {{"norm.weight.value", Role::kValue}, {1e5f}}};
+  const std::vector<Recorded> step = {
+      {"norm.act", {1e6f}}, {"fc.act", {5}}, {"norm.weight.value", {1e5f}}};
   const std::set<std::string> float32 = {"norm.act", "norm.weight.value", "not.recorded.act"};
   ForwardTally autocast({kFp16}, Recipe::kAutocast), half({kFp16}, Recipe::kHalf);
   AddStep(0, step, autocast, float32);
@@ -224,9 +217,9 @@ TEST(ForwardTally, RecipesCountWhatTheyHoldIn16Bits) {
 
 TEST(ForwardTally, KnowsWhatUnderflowTakes) {
   ForwardTally tally({kFp16}, Recipe::kAutocast);
-  AddStep(0, {{{"a.act", Role::kAct}, {1, 1e-9f}}}, tally);
-  AddStep(4, {{{"a.act", Role::kAct}, {1e-9f, 1e-9f}}}, tally);
-  AddStep(6, {{{"a.act", Role::kAct}, {1e-9f, 1e-9f}}}, tally);
+  AddStep(0, {{"a.act", {1, 1e-9f}}}, tally);
+  AddStep(4, {{"a.act", {1e-9f, 1e-9f}}}, tally);
+  AddStep(6, {{"a.act", {1e-9f, 1e-9f}}}, tally);
   const ForwardTensor tensor = tally.VerdictOn(Role::kAct).tensors.front();
   EXPECT_EQ(tensor.energy_lost, 1);
   EXPECT_EQ(tensor.energy_lost_step, 4);

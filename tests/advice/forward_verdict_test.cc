@@ -9,10 +9,9 @@
 
 #include "dlsim/sim/tune.h"
 #include "sim/advice/advice_text.h"
-#include "sim/replay/trace_source.h"
-#include "tests/support/profiled_trace.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"
+#include "tests/support/tables_of.h"
 
 namespace dlsim::sim {
 namespace {
@@ -101,8 +100,8 @@ TEST_F(ForwardVerdictTest, WindowsAreThoseOfTheGradientsAlone) {
 TEST_F(ForwardVerdictTest, AProfileSaysTheSame) {
   WriteT5();
   const TraceReader trace = Open();
-  const ProfiledTrace profile(trace, DefaultEdges());
-  const Advice of_trace = AdviseOn(TraceSource(trace, 1), {}), of_profile = AdviseOn(profile, {});
+  const StepSource steps = TraceSteps(trace, 1);
+  const Advice of_trace = AdviseOn(steps), of_profile = AdviseOn(TablesOf(steps));
   EXPECT_EQ(of_profile.lines, of_trace.lines);
   EXPECT_EQ(JsonAdvice(of_profile)["formats"][0]["forward"],
             JsonAdvice(of_trace)["formats"][0]["forward"]);

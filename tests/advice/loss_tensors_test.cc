@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of the loss itself counts nowhere, in a trace as in its profile.
-#include "sim/replay/loss_tensors.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "sim/advice/advice.h"
-#include "sim/replay/trace_source.h"
+#include "sim/replay/step_sources.h"
 #include "tests/support/small_replay.h"
 
 namespace dlsim::sim {
@@ -52,11 +50,9 @@ TEST_F(LossTensors, AreTheSameShareOfOneAtAllSteps) {
     SCOPED_TRACE(of.name + " " + std::to_string(of.values.back()));
     Write(of);
     const TraceReader trace = Open();
-    TraceSource source(trace, 1);
-    source.LeaveOutLosses();
-    const size_t tensors = source.Load(0, StepNeeds::kTensors)->Tensors().size();
-    EXPECT_EQ(tensors, of.is_loss ? 2u : 3u);
-    EXPECT_EQ(source.facts().notes.size(), of.is_loss ? 1u : 0u);
+    const StepSource source = WithoutLosses(TraceSteps(trace, 1));
+    EXPECT_EQ(source.describe(0)->gradients().size(), of.is_loss ? 2u : 3u);
+    EXPECT_EQ(source.facts.notes.size(), of.is_loss ? 1u : 0u);
     const std::vector<std::string> formats = {"fp16"};
     const Advice advice = AdviseOn(source, {.formats = formats});
     EXPECT_EQ(advice.formats[0].high.tensor, of.is_loss ? "a.act_grad" : of.name);
@@ -66,9 +62,7 @@ TEST_F(LossTensors, AreTheSameShareOfOneAtAllSteps) {
 TEST_F(LossTensors, AreKeptWhereNothingElseWasRecorded) {
   WriteStep(0, {{"(root).act_grad", "F32", {}, FloatBytes({1})}});
   const TraceReader trace = Open();
-  TraceSource source(trace, 1);
-  source.LeaveOutLosses();
-  EXPECT_EQ(source.Load(0, StepNeeds::kTensors)->Tensors().size(), 1u);
+  EXPECT_EQ(WithoutLosses(TraceSteps(trace, 1)).describe(0)->gradients().size(), 1u);
 }
 
 TEST_F(LossTensors, ABrokenLossIsInTheVerdict) {
@@ -80,7 +74,7 @@ TEST_F(LossTensors, ABrokenLossIsInTheVerdict) {
     }
     const TraceReader trace = Open();
     const std::vector<std::string> formats = {"fp16"};
-    return AdviseOn(TraceSource(trace, 1), {.formats = formats}).lines[1];
+    return AdviseOn(TraceSteps(trace, 1), {.formats = formats}).lines[1];
   };
   for (const char* loss : {"nan", "NaN", "-nan", "inf", "-inf", "Infinity"}) {
     EXPECT_NE(lines(loss).find("loss is NaN or infinite at 1 step (step 1)"), std::string::npos)
@@ -104,7 +98,7 @@ TEST_F(LossTensors, RefusedStepsAndTypesOf16BitsAreInTheVerdict) {
   }
   const TraceReader trace = Open();
   const std::vector<std::string> formats = {"fp16"};
-  const Advice advice = AdviseOn(TraceSource(trace, 1), {.formats = formats});
+  const Advice advice = AdviseOn(TraceSteps(trace, 1), {.formats = formats});
   EXPECT_EQ(advice.refused.steps, 5u);
   for (const std::string text :
        {" 5 of 8 steps were refused: step 0: a: clipped.",
@@ -127,7 +121,7 @@ TEST_F(LossTensors, NamesOfNoRoleThatGradientsDoNotHaveAreNoted) {
                                                  {"fc.act_grad", false},
                                                  {"w", false}}) {
     WriteStep(0, {FloatTensor(name, {0.1f, 0.2f})});
-    EXPECT_EQ(TraceSource(Open(), 1).facts().notes.size(), noted ? 1u : 0u) << name;
+    EXPECT_EQ(TraceSteps(Open(), 1).facts.notes.size(), noted ? 1u : 0u) << name;
   }
 }
 

@@ -88,7 +88,7 @@ TEST_F(Completion, BashOffersCommandsOptionsAndNames) {
 TEST_F(Completion, BashOffersTheValuesOfOptions) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"dlsim replay --rounding r", "rne rtz rna ru rd"},
-      {"dlsim profile --subnormals b", "both"},
+      {"dlsim profile --accumulate s", "sum-first"},
       {"dlsim tune --emit d", "deepspeed"},
       {"dlsim replay --backend c", "csx cpu"},
       {"dlsim sweep --device c", "cpu cuda"},

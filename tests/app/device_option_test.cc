@@ -26,16 +26,16 @@ class DeviceOption : public testing::Test {
     dir_.Write("in.npy",
                MakeNpyHeader(NpyType::kF32, shape, false) + Float32Bytes({1.0f, -0.3333333f}));
     Succeed({"convert", "--to", "cb16", Path("in.npy"), Path("codes.npy")});
-    Succeed({"profile", kSingle, "-o", Path("in.dlprof"), "--quiet"});
+    Succeed({"profile", kSingle, "-o", Path("in.profile"), "--quiet"});
   }
 
   std::vector<Arguments> Commands() const {
     return {{"replay", kSingle, "--json", Path("out.json"), "--csv", Path("out.csv")},
-            {"replay", Path("in.dlprof"), "--json", Path("out.json")},
+            {"replay", Path("in.profile"), "--format", "fp16", "--json", Path("out.json")},
             {"sweep", kSingle, "--policy", "torch", "--vary", "init_scale=1,2", "--json",
              Path("out.json")},
             {"tune", kSingle, "--format", "fp16", "--json", Path("out.json")},
-            {"profile", kSingle, "-o", Path("out.dlprof")},
+            {"profile", kSingle, "-o", Path("out.profile"), "--restart"},
             {"convert", "--to", "fp16", Path("in.npy"), Path("out.npy")},
             {"convert", "--from", "cb16", Path("codes.npy"), Path("out.npy")}};
   }

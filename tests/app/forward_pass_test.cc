@@ -127,8 +127,8 @@ TEST(ForwardPass, ChangesNoPathAndNoWindow) {
       ExpectSameGradients(traces.plain(), traces.forward(), how);
     }
     const TempDir dir;
-    ExpectSameGradients(Profiled(traces.plain(), dir.path() + "/a.dlprof"),
-                        Profiled(traces.forward(), dir.path() + "/b.dlprof"), all);
+    ExpectSameGradients(Profiled(traces.plain(), dir.path() + "/a.profile"),
+                        Profiled(traces.forward(), dir.path() + "/b.profile"), all);
   }
 }
 
@@ -161,7 +161,7 @@ TEST(ForwardPass, AnOverflowIsHarmlessOnlyIfEachFileThatHasItSaysSo) {
                                    first ? says : nlohmann::ordered_json::object()));
       }
       for (const std::string& path :
-           {dir.path(), Profiled(dir.path(), profiles.path() + "/a.dlprof")}) {
+           {dir.path(), Profiled(dir.path(), profiles.path() + "/a.profile")}) {
         const json found =
             SucceedJson({"tune", path, "--format", "fp16", "--json", "-", "--quiet"});
         EXPECT_EQ(found["verdict"]["formats"][0]["verdict"], verdict) << part << " " << path;
@@ -170,13 +170,11 @@ TEST(ForwardPass, AnOverflowIsHarmlessOnlyIfEachFileThatHasItSaysSo) {
   }
 }
 
-TEST(ForwardPass, MetadataGoThroughProfilesAndMerges) {
+TEST(ForwardPass, MetadataGoThroughProfiles) {
   const TwoTraces traces(kSingle);
   const TempDir dir;
-  const std::string profile = Profiled(traces.forward(), dir.path() + "/a.dlprof");
-  const std::string merged = dir.path() + "/b.dlprof";
-  EXPECT_EQ(RunCommand({"merge", profile, "-o", merged}).exit_code, 0);
-  for (const std::string& path : {traces.forward(), profile, merged}) {
+  const std::string profile = Profiled(traces.forward(), dir.path() + "/a.profile");
+  for (const std::string& path : {traces.forward(), profile}) {
     const json info = SucceedJson({"info", path, "--json"});
     EXPECT_NE(info["steps"].dump().find("mask.act\\nblock.0/exp.act"), std::string::npos) << path;
   }

@@ -150,7 +150,10 @@ TEST(Signals, ACutFileIsBadInput) {
   EXPECT_EQ(WEXITSTATUS(status), 3);
   const std::string err = replay.err();
   EXPECT_TRUE(err.starts_with("dlsim replay: " + replay.trace().path() + "/step-")) << err;
-  EXPECT_NE(err.find(": was cut while being read, expected "), err.npos) << err;
+  // Some steps were open, and others not yet.
+  EXPECT_TRUE(err.find(": was cut while being read, expected ") != err.npos ||
+              err.find(": is not a safetensors file, expected ") != err.npos)
+      << err;
   EXPECT_EQ(err.find('\n'), err.size() - 1) << err;
   EXPECT_TRUE(std::filesystem::is_empty(replay.results().path()));
 }

@@ -40,7 +40,6 @@ class Terminal : public testing::Test {
     calls.push_back({"replay", kSingle, "--policy", "torch", "--resume-at", "3"});
     calls.push_back({"replay", kSingle, "--config", kTrainingFiles + "same_path.toml", "--config",
                      kTrainingFiles + "deepspeed_zero3.json"});
-    calls.push_back({"merge", profile_, "-o", dir_.path() + "/merged.dlprof"});
     calls.push_back(
         {"scaler", "--config", kTrainingFiles + "deepspeed_zero3.json", "--steps", "9"});
     for (const char* log : {"megatron-steady.log", "deepspeed-minimum.log", "scale.csv"}) {
@@ -61,7 +60,7 @@ class Terminal : public testing::Test {
   }
 
   const TempDir dir_;
-  const std::string profile_ = dir_.path() + "/a.dlprof";
+  const std::string profile_ = dir_.path() + "/a.profile";
 };
 
 TEST_F(Terminal, ReportsFitIt) {

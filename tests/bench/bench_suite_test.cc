@@ -23,7 +23,8 @@ TEST(BenchSuite, ListsKernelsStreamsAndDataSets) {
     EXPECT_TRUE(lists("Decode/bf16/-/" + kBest + "/DRAM/normal" + threads));
     EXPECT_TRUE(lists("Measure/fp16/rne/" + kBest + "/DRAM/grad" + threads));
     EXPECT_TRUE(lists("Measure/nvfp4/column/" + kBest + "/L2/grad" + threads));
-    EXPECT_TRUE(lists("Histogram/ladder/-/" + kBest + "/L2/grad" + threads));
+    EXPECT_TRUE(lists("Tabulate/-/-/" + kBest + "/L2/normal" + threads));
+    EXPECT_TRUE(lists("Ask/cb16/rne/" + kBest + "/L2/grad" + threads));
     EXPECT_TRUE(lists("Stream/read4/-/" + kBest + "/DRAM/normal" + threads));
   }
 }

@@ -50,18 +50,20 @@ class Fault:
     changes: bool = False  # an input
 
 
-LADDER = ["--format", "fp16", "--rounding", "rne", "--scales", "2^0..2^8", "--quiet"]
 COMMANDS = [
     Command(
         "replay",
         ["replay", "{in}/trace", "--json", "{out}/r.json", "--csv", "{out}/r.csv", "--quiet"],
         checks_changes=True,
     ),
-    Command("profile", ["profile", "{in}/trace", "-o", "{out}/p", *LADDER], checks_changes=True),
-    Command("merge", ["merge", "{in}/1.dlprof", "{in}/2.dlprof", "-o", "{out}/m", "--quiet"]),
+    Command(
+        "profile",
+        ["profile", "{in}/trace", "-o", "{out}/p", "--scaled-format", "mxfp8", "--quiet"],
+        checks_changes=True,
+    ),
     Command(
         "sweep",
-        "sweep {in}/whole.dlprof --policy torch --vary init_scale=2^0..2^8 --quiet "
+        "sweep {in}/profile --policy torch --vary init_scale=2^0..2^8 --quiet "
         "--json {out}/s.json --csv {out}/s.csv".split(),
     ),
     Command("convert", ["convert", "--to", "cb16", "{in}/a.npy", "{out}/c.npy"]),
@@ -69,7 +71,7 @@ COMMANDS = [
 
 
 def write_inputs(folder: Path, dlsim: Path) -> None:
-    """Five steps of three tensors, an array, and profiles of the whole trace and of two parts."""
+    """Five steps of three tensors, an array, and a profile of the trace."""
     chance = random.Random(20261123)
     (folder / "trace").mkdir()
     for step in range(5):
@@ -87,9 +89,8 @@ def write_inputs(folder: Path, dlsim: Path) -> None:
     head = head.ljust(117) + b"\n"
     array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + data[:1200]
     (folder / "a.npy").write_bytes(array)
-    for name, shard in (("whole", "1/1"), ("1", "1/2"), ("2", "2/2")):
-        output = ["-o", str(folder / f"{name}.dlprof"), "--shard", shard]
-        subprocess.run([dlsim, "profile", folder / "trace", *output, *LADDER], check=True)
+    output = ["-o", str(folder / "profile"), "--quiet"]
+    subprocess.run([dlsim, "profile", folder / "trace", *output], check=True)
 
 
 class Campaign:
@@ -123,7 +124,12 @@ class Campaign:
         self.outputs.mkdir()
 
     def _files(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in self.outputs.iterdir()}
+        files = (path for path in self.outputs.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.outputs)): path.read_bytes() for path in files}
+
+    def _complete_files(self) -> dict[str, bytes]:
+        """Without what a profile's writer left, which readers ignore and the next one removes."""
+        return {name: data for name, data in self._files().items() if not name.endswith(".tmp")}
 
     def _restore(self) -> None:
         """Undoes what a fault did to the inputs."""
@@ -175,7 +181,7 @@ class Campaign:
         """Runs one case and returns how it ended, one of OUTCOMES."""
         self.clear()
         ended, text = self.start(command, fault)
-        found = self._files()
+        found = self._complete_files()
         outcome, why = self._judge(command, fault, ended, text, found)
         if (
             outcome == "else"
@@ -196,7 +202,7 @@ class Campaign:
     ) -> tuple[str, str]:
         killed = fault.may_kill and ended == -signal.SIGKILL
         for name, data in found.items():
-            if name.endswith(".partial") or (killed and ".tmp." in name):
+            if killed and ".tmp." in name:
                 continue
             if command.expected.get(name) != data:
                 return "else", f"exit {ended}, and {name} is not whole"
@@ -214,7 +220,7 @@ class Campaign:
     def _is_of_changed(self, command: Command, found: dict[str, bytes]) -> bool:
         """Whether a run on the inputs as they are now gives what was found."""
         self.clear()
-        return self.start(command, Fault(""))[0] == 0 and self._files() == found
+        return self.start(command, Fault(""))[0] == 0 and self._complete_files() == found
 
     def _recovers(self, command: Command) -> bool:
         """Whether a run after a kill gives the right bytes."""

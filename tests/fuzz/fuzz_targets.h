@@ -16,10 +16,9 @@ int FuzzDump(const uint8_t* bytes, size_t size);
 int FuzzShardIndex(const uint8_t* bytes, size_t size);  // with two shards
 int FuzzTraceJson(const uint8_t* bytes, size_t size);   // with three steps
 
-// A profile, and what an interrupted run leaves of one behind its opening. Checksums are made right
-// first, so that what is behind them is reached.
+// The arrays of a step of a profile, and the settings of a profile.
 int FuzzProfile(const uint8_t* bytes, size_t size);
-int FuzzPartial(const uint8_t* bytes, size_t size);
+int FuzzProfileSettings(const uint8_t* bytes, size_t size);
 
 // Training configurations, by language, and the grid of a sweep in any of them.
 int FuzzConfigYaml(const uint8_t* bytes, size_t size);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz targets of profiles and of what an interrupted run leaves of them.
+// Fuzz targets of profiles: a step, and the settings.
 #include <algorithm>
-#include <array>
-#include <limits>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "dlsim/profile_file.h"
-#include "src/profile/bytes.h"
-#include "src/profile/chunk.h"
-#include "src/profile/settings_json.h"
-#include "src/profile/stored_profile.h"
-#include "src/trace/read_only_file.h"
+#include "dlsim/profile.h"
+#include "src/profile/npz_members.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/target_support.h"
 #include "tests/support/trace_test_util.h"
@@ -19,120 +19,156 @@
 namespace dlsim {
 namespace {
 
-// Appends the chunks of `bytes` with right checksums; behind an index, a footer.
-void AppendRepaired(std::string_view bytes, std::string& repaired) {
-  while (bytes.size() >= kChunkBytes) {
-    const ChunkHeader header = ParseChunkHeader(bytes);
-    const uint64_t size = std::min<uint64_t>(header.payload, bytes.size() - kChunkBytes);
-    const uint64_t offset = repaired.size();
-    PutChunk(header.type, bytes.substr(kChunkHeaderBytes, size), offset, repaired);
-    bytes.remove_prefix(size + kChunkBytes);
-    if (header.type != ChunkType::kIndex) continue;
-    repaired += EncodeFooter({offset, size});
-    return;
-  }
+using Existing = ProfileWriter::Existing;
+
+constexpr float kMantissa = 1.5f;
+
+// The profile whose one step the input replaces; all arrays of its step have rows.
+ProfileSettings SmallSettings() {
+  ProfileSettings settings;
+  settings.scaled = {ParseScaledFormat("mxfp8")};
+  settings.mantissas = {kMantissa};
+  return settings;
 }
 
-std::string RepairProfile(std::string_view bytes) {
-  std::string repaired(bytes.substr(0, kMagicBytes));
-  bytes.remove_prefix(repaired.size());
-  AppendRepaired(bytes, repaired);
-  return repaired;
+StepTables SmallStep() {
+  std::vector<float> many(600);
+  for (size_t i = 0; i < many.size(); ++i) {
+    many[i] = std::ldexp(1.0f + static_cast<float>(i % 17) / 17, static_cast<int>(i % 3) - 9);
+  }
+  StepTables step;
+  step.micro_steps = {0, 1};
+  step.metadata = {{"loss", "2.5"}};
+  step.files = {{"step-0.safetensors", 123, 0xfedcba9876543210}};
+  step.tensors = {{"w.grad", Role::kGrad, DType::kF32, {20, 30}},
+                  {"b.grad", Role::kGrad, DType::kBF16, {3}}};
+  step.gradients = 2;
+  TensorTable large = Tabulate(many);
+  large.channels = {{400, 3}, {401, 17}};
+  const TensorTable small = Tabulate(std::vector{1.5f, -0.25f, 0.0f});
+  step.parts = {{large, small}, {large, small}};
+  step.sums = step.parts.front();
+  step.by_mantissa[kMantissa] = {{Tabulate(many), small}, {Tabulate(many), small}};
+  step.scaled.resize(1, std::vector<ScaledLoss>(2));
+  return step;
 }
 
-void RequireSound(const Histogram& histogram, const HistogramEdges& edges) {
-  uint64_t elements = histogram.zeros + histogram.nan + histogram.inf;
-  for (const SignHistogram& sign : histogram.signs) {
-    size_t next = 0;
-    for (const HistogramBin& bin : sign.bins) {
-      Require(bin.bin >= next && bin.bin < edges.bin_count() && bin.count > 0);
-      next = bin.bin + size_t{1};
-      elements += bin.count;
-    }
-    Require(sign.bins.empty() || edges.BinOf(sign.largest) == sign.bins.back().bin);
-  }
-  Require(elements == histogram.elements);
-}
-
-void ReadSteps(const StoredProfile& profile) {
-  const auto require = [&](const Histogram& h) { RequireSound(h, profile.edges()); };
-  for (size_t i = 0; i < profile.entries().size(); ++i) {
-    RunTarget([&] { std::ranges::for_each(profile.LoadTotals(i).gradients, require); });
-    RunTarget([&] {
-      for (const auto& part : profile.Load(i).histograms) std::ranges::for_each(part, require);
-    });
-  }
-}
-
-// The settings of the profile that continues what the input left; those of the corpus.
-struct SmallProfile {
-  EncodedStep Step(int64_t number) const {
-    ProfileStep step;
-    step.step = number;
-    step.micro_steps = {-1};
-    step.tensors = {{"a", Role::kGrad, DType::kF32, {2, 1}}};
-    HistogramCounter counter(edges);
-    counter.Add(std::array{1.5f, -0.25f});
-    step.histograms.push_back({counter.Take()});
-    return EncodeStep(step, edges);
-  }
-
-  static ProfileSettings Settings() {
-    ProfileSettings settings;
-    settings.ladder = {{ParseFormat("fp16")},
-                       {Rounding::kNearestEven},
-                       {Subnormals::kKeep, Subnormals::kFlushToZero},
-                       {1.0f}};
-    return settings;
-  }
-
-  ProfileSettings settings = Settings();
-  HistogramEdges edges = EdgesOf(settings.ladder);
-  std::string opening = ProfileOpening(SettingsText("fuzz", settings), edges);
-  TempDir dir;
+// One array of a step, whose data the input gives.
+struct Array {
+  std::string name;
+  std::string type;  // numpy's text
+  size_t row_bytes = 1;
 };
 
-// Goes on behind what is there and returns the number of steps that the profile must have then.
-size_t Continue(const SmallProfile& small, const std::string& path) {
-  ProfileWriter writer(path, small.settings, small.edges, ProfileWriter::Existing::kReplace);
-  const size_t done = writer.done().size();
-  if (done > 1) writer.Truncate(done - 1);
-  const size_t kept = std::min<size_t>(done, done > 1 ? done - 1 : 1);
-  const int64_t last = kept > 0 ? writer.done()[kept - 1].step : -1;
-  const bool fits = last < std::numeric_limits<int64_t>::max();
-  if (fits) writer.Append(small.Step(last + 1));
-  writer.Commit();
-  return kept + (fits ? 1 : 0);
+std::string_view Between(std::string_view text, std::string_view before, std::string_view after) {
+  const size_t found = text.find(before);
+  if (found == text.npos) return {};
+  const size_t begin = found + before.size();
+  return text.substr(begin, text.find(after, begin) - begin);
+}
+
+std::string_view SettingsIn(std::string_view header) {
+  return Between(header, "\"settings\":\"", "\"");
+}
+
+// Returns the arrays of a step's file, and the hash of the settings in its header.
+std::vector<Array> ArraysIn(const std::string& path, std::string& settings) {
+  std::vector<Array> arrays;
+  const auto archive = NpzArchive::Open(path);
+  for (const NpzMember& member : archive->members()) {
+    std::string contents(member.size, '\0');
+    NpzStream(archive, member)
+        .Read(0, std::as_writable_bytes(std::span(contents)), Skip::kByReading);
+    const size_t begin = contents.find('\n') + 1;
+    size_t rows = 0;
+    const std::string_view shape = Between(contents, "'shape': (", ",)");
+    std::from_chars(shape.data(), shape.data() + shape.size(), rows);
+    Require(rows > 0);
+    arrays.push_back({member.name, std::string(Between(contents, "'descr': ", ", 'fortran_order'")),
+                      (contents.size() - begin) / rows});
+    if (member.name == "header") settings = SettingsIn(contents);
+  }
+  return arrays;
+}
+
+class SmallProfile {
+ public:
+  SmallProfile() : writer_(folder(), SmallSettings(), Existing::kContinue) {
+    writer_.Write(SmallStep());
+    arrays_ = ArraysIn(path(), settings_);
+  }
+
+  std::string folder() const { return dir_.path() + "/p"; }
+  std::string path() const { return folder() + "/step-0000000000.npz"; }
+  const ProfileWriter& writer() const { return writer_; }
+
+  // Puts a step there of which the input has each array: its length in four bytes, and its data.
+  // Checksums, types and the hash of the settings are made right.
+  void WriteInput(std::string_view input) const {
+    std::vector<NpzBytes> members;
+    for (const Array& array : arrays_) {
+      uint32_t length = 0;
+      for (size_t i = 0; i < std::min<size_t>(4, input.size()); ++i) {
+        length |= static_cast<uint32_t>(static_cast<uint8_t>(input[i])) << (8 * i);
+      }
+      input.remove_prefix(std::min<size_t>(4, input.size()));
+      std::string data(input.substr(0, length));
+      input.remove_prefix(data.size());
+      data.resize(data.size() / array.row_bytes * array.row_bytes);
+      const std::string_view settings = SettingsIn(data);
+      if (settings.size() == settings_.size()) {
+        data.replace(static_cast<size_t>(settings.data() - data.data()), settings.size(),
+                     settings_);
+      }
+      members.push_back({array.name, MakeNpyList(array.type, data.size() / array.row_bytes, data)});
+    }
+    dir_.Write("p/step-0000000000.npz", MakeNpz(members));
+  }
+
+ private:
+  TempDir dir_;
+  ProfileWriter writer_;
+  std::vector<Array> arrays_;
+  std::string settings_;
+};
+
+void RequireSound(const TensorTable& table) {
+  uint64_t nonzero = table.values.size();
+  for (const Binade& binade : table.binades) nonzero += binade.count;
+  Require(nonzero == table.nonzero_finite());
+  for (const FormatRow& row : kFormats) {
+    const std::optional<TensorStats> stats = Ask(table, {.format = row.format}, 1);
+    if (!stats) continue;
+    Require(stats->elements == table.elements && stats->underflow <= nonzero);
+    Require(stats->error_sum_of_squares >= 0 && stats->underflow_sum_of_squares >= 0);
+  }
 }
 
 }  // namespace
 
 int FuzzProfile(const uint8_t* bytes, size_t size) {
-  const std::string repaired = RepairProfile(TextOf(bytes, size));
-  return RunTarget(
-      [&] { ReadSteps(StoredProfile(MemorySource("fuzz", std::as_bytes(std::span(repaired))))); });
+  static const SmallProfile small;
+  small.WriteInput(TextOf(bytes, size));
+  return RunTarget([&] {
+    const StepTables step = ProfileReader::Open(small.folder()).Load(0);
+    for (const auto& part : step.parts) std::ranges::for_each(part, RequireSound);
+    // What was read can be written, and is the same then.
+    small.writer().Write(step);
+    const StepTables again = ProfileReader::Open(small.folder()).Load(0);
+    Require(again.tensors == step.tensors && again.parts == step.parts);
+    Require(again.sums == step.sums && again.by_mantissa == step.by_mantissa);
+  });
 }
 
-// The first byte says whether the opening stands before the rest or is the rest's own.
-int FuzzPartial(const uint8_t* bytes, size_t size) {
+int FuzzProfileSettings(const uint8_t* bytes, size_t size) {
   static const SmallProfile small;
-  if (size == 0) return 0;
-  const std::string_view rest = TextOf(bytes, size).substr(1);
-  std::string left = bytes[0] % 2 == 0 ? small.opening : "";
-  bytes[0] % 2 == 0 ? AppendRepaired(rest, left) : void(left = RepairProfile(rest));
-  const std::string path = small.dir.path() + "/p";
-  small.dir.Write("p.partial", left);
-  size_t steps = 0;
-  bool committed = false;
-  RunTarget([&] {
-    steps = Continue(small, path);
-    committed = true;
+  return RunTarget([&] {
+    std::ofstream(small.folder() + "/profile.json", std::ios::binary) << TextOf(bytes, size);
+    const ProfileReader profile = ProfileReader::Open(small.folder());
+    const ProfileSettings settings = profile.settings();
+    ProfileWriter(small.folder(), settings, Existing::kContinue);  // they are its own
+    RunTarget([&] { profile.Load(0); });
   });
-  if (!committed) return 0;
-  const StoredProfile whole(FileSource(ReadOnlyFile::Open(path)));
-  Require(whole.entries().size() == steps);
-  ReadSteps(whole);
-  return 0;
 }
 
 }  // namespace dlsim

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dlsim/codec.h"
-#include "dlsim/measure_step.h"
+#include "dlsim/step_tables.h"
 #include "tests/support/special_values.h"
 #include "tests/support/trace_builder.h"
 

@@ -7,14 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "dlsim/ladder.h"
 #include "dlsim/measure_step.h"
-#include "dlsim/profile.h"
+#include "dlsim/step_tables.h"
 #include "dlsim/tensor_values.h"
-#include "src/histogram/histogram_question.h"
 #include "src/trace/tensor_rules.h"
-#include "tests/support/same_measurement.h"
-#include "tests/support/same_stats.h"
 #include "tests/support/special_values.h"
 #include "tests/support/trace_builder.h"
 
@@ -61,84 +57,49 @@ class ForwardStep : public TraceDirectoryTest {
     }
     return Open().Load(0);
   }
-
-  static StepOptions Accumulating(Accumulation accumulation) {
-    StepOptions options;
-    options.accumulation = accumulation;
-    return options;
-  }
 };
 
-std::vector<std::string> NamesOf(const std::vector<StepTensor>& tensors) {
+std::vector<std::string> NamesOf(const std::vector<TensorInfo>& tensors) {
   std::vector<std::string> names;
-  for (const StepTensor& tensor : tensors) names.push_back(tensor.name);
+  for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
   return names;
 }
 
 TEST_F(ForwardStep, GradientsAreMeasuredWithoutIt) {
   const TraceStep step = Load();
   const std::vector<StepQuestion> questions = {{{kFp16}, 64.0f}};
-  const std::vector<std::string> gradients = {"w.grad", "fc.act_grad"};
-  EXPECT_EQ(NamesOf(TensorsOf(step)), gradients);
-  const StepMeasurement measured = MeasureStep(step, questions, {});
-  EXPECT_EQ(NamesOf(measured.tensors), gradients);
-  EXPECT_EQ(measured.answers[0].size(), 2u);
-  EXPECT_EQ(measured.answers[0][0].parts[0].absmax, 2);
-  EXPECT_EQ(MeasureSpreads(step).size(), 2u);
+  const std::vector<std::string> names = {"w.grad", "fc.act_grad", "fc.act", "w.value", "late.act"};
+  EXPECT_EQ(NamesOf(DescribeTensors(step)), names);
+  const StepAnswer measured = MeasureStep(step, questions, {}).front();
+  ASSERT_EQ(measured.size(), 2u);
+  EXPECT_EQ(measured[0].Part(0).absmax, 2);
+  EXPECT_EQ(SumGradients(step), (std::vector<double>{2 * (1 + 2), 2 * (0.5 + 0.25)}));
 }
 
-TEST_F(ForwardStep, IsMeasuredAtScaleOneEachMicroStepByItself) {
-  const TraceStep step = Load();
-  const std::vector<Conversion> conversions = {{kFp16}, {kBf16}};
-  for (const Accumulation accumulation :
-       {Accumulation::kQuantizeThenSum, Accumulation::kSumThenQuantize}) {
-    const StepMeasurement measured = MeasureForward(step, conversions, Accumulating(accumulation));
-    EXPECT_EQ(measured.micro_steps, (std::vector<int64_t>{0, 1}));
-    EXPECT_EQ(NamesOf(measured.tensors),
-              (std::vector<std::string>{"fc.act", "w.value", "late.act"}));
-    for (const TensorStats& part : measured.answers[0][0].parts) {
-      EXPECT_EQ(part.absmax, 70000);
-      EXPECT_EQ(part.elements, 3u);
-      EXPECT_EQ(part.inf, 1u);
-      EXPECT_EQ(part.overflow, 1u);
-      EXPECT_EQ(part.underflow, 1u);
-    }
-    for (const TensorStats& part : measured.answers[1][0].parts) {
-      EXPECT_EQ(part.overflow + part.underflow, 0u);
-    }
-    EXPECT_EQ(measured.answers[0][1].parts[1].absmax, 5);
-    EXPECT_EQ(measured.answers[0][2].parts[0].elements, 0u);
-    EXPECT_EQ(measured.answers[0][2].parts[1].elements, 4u);
+// At scale one, whatever scale the gradients carry.
+TEST_F(ForwardStep, IsTabulatedEachMicroStepByItself) {
+  const StepTables tables = TabulateStep(Load(), {});
+  EXPECT_EQ(tables.micro_steps, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(tables.gradients, 2u);
+  ASSERT_EQ(tables.tensors.size(), 5u);
+  ASSERT_EQ(tables.parts.size(), 2u);
+  for (size_t part = 0; part < 2; ++part) {
+    const float sign = part == 0 ? 1 : -1;
+    EXPECT_EQ(tables.parts[part][2], Tabulate(std::vector{70000 * sign, kInf, 1e-9f}));
+    EXPECT_EQ(tables.parts[part][3], Tabulate(std::vector{3.0f, -5.0f}));
   }
+  EXPECT_EQ(tables.parts[0][4].elements, 0u);
+  EXPECT_EQ(tables.parts[1][4], Tabulate(std::vector{1.0f, 2.0f, 3.0f, 4.0f}));
+  EXPECT_EQ(tables.sums.size(), 2u) << "forward tensors have no sum";
 }
 
-TEST_F(ForwardStep, AProfileAnswersAlike) {
-  const TraceStep step = Load();
-  const HistogramEdges edges = EdgesOf(DefaultLadder());
-  const std::vector<Conversion> conversions = {{kFp16}};
-  const StepMeasurement measured = MeasureForward(step, conversions, {});
-  for (const Accumulation accumulation :
-       {Accumulation::kQuantizeThenSum, Accumulation::kSumThenQuantize}) {
-    const ProfileStep profile = ProfileOf(step, edges, Accumulating(accumulation));
-    ASSERT_EQ(profile.tensors.size(), 5u);
-    for (size_t t = 0; t < 3; ++t) {
-      EXPECT_EQ(profile.tensors[2 + t].name, measured.tensors[t].name);
-      EXPECT_EQ(profile.tensors[2 + t].role, measured.tensors[t].role);
-      std::vector<TensorStats> expected = measured.answers[0][t].parts;
-      if (accumulation == Accumulation::kSumThenQuantize) {
-        expected[0].Merge(expected[1]);
-        expected.resize(1);
-      }
-      ASSERT_EQ(profile.histograms.size(), expected.size());
-      for (size_t part = 0; part < expected.size(); ++part) {
-        const HistogramIndex index(profile.histograms[part][2 + t], edges);
-        ExpectSameInHistogram(HistogramQuestion({kFp16}, 1).Ask(index).stats, expected[part]);
-      }
-    }
-    const ProfileTotals totals = TotalsOf(profile);
-    EXPECT_EQ(totals.gradients[0].elements, 2u);
-    EXPECT_EQ(totals.activations[0].elements, 2u);
-  }
+TEST_F(ForwardStep, HasOnePartWhereTheMicroStepsAreSummedFirst) {
+  const StepTables tables = TabulateStep(Load(), {.accumulation = Accumulation::kSumThenQuantize});
+  ASSERT_EQ(tables.parts.size(), 1u);
+  EXPECT_EQ(tables.parts[0][0], Tabulate(std::vector{2.0f, 4.0f}));
+  EXPECT_EQ(tables.parts[0][2],
+            Tabulate(std::vector<float>{70000, kInf, 1e-9f, -70000, kInf, 1e-9f}));
+  EXPECT_EQ(tables.parts[0][4], Tabulate(std::vector{1.0f, 2.0f, 3.0f, 4.0f}));
 }
 
 TEST_F(ForwardStep, ValuesAreAsRecorded) {

@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "tests/support/gradient_like.h"
 #include "tests/support/same_measurement.h"
-#include "tests/support/same_stats.h"
 #include "tests/support/special_values.h"
 #include "tests/support/trace_builder.h"
+#include "tests/support/wanted_threads_for.h"
 
 namespace dlsim {
 namespace {
@@ -22,7 +25,7 @@ class MeasureStepTest : public TraceDirectoryTest {
     dir_.Write("step-0.safetensors", BuildSafetensors({FloatTensor("w.grad", values)}));
     std::vector<StepQuestion> questions = {{{kBf16}}};
     questions.front().detail.emplace();
-    return MeasureStep(Open().Load(0), questions, {}).answers.front().front().detail;
+    return MeasureStep(Open().Load(0), questions, {}).front().front().detail;
   }
 };
 
@@ -51,27 +54,30 @@ TEST_F(MeasureStepTest, QuestionsTogetherAreAnsweredAsEachAlone) {
       {{kFp16}, 4.0f},
       {{kFp16, Rounding::kStochastic}, 4.0f},
       {{kFp16, Rounding::kStochastic}, 1.0f, {4.0f, 4.0f}}};
-  const StepMeasurement together = MeasureStep(step, questions, {});
+  const std::vector<StepAnswer> together = MeasureStep(step, questions, {});
   for (size_t q = 0; q < questions.size(); ++q) {
-    const StepMeasurement alone = MeasureStep(step, std::span(&questions[q], 1), {});
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      ExpectSameBits(together.answers[q][t], alone.answers[0][t]);
-    }
+    ExpectSameBits(together[q], MeasureStep(step, std::span(&questions[q], 1), {}).front());
   }
 }
 
-TEST_F(MeasureStepTest, ErrorsAloneAreThoseOfTheWholeAnswer) {
-  for (const std::string file : {"step-0.micro-00.safetensors", "step-0.micro-01.safetensors"}) {
-    dir_.Write(file, BuildSafetensors({FloatTensor("w.grad", GradientLike(5000, false))}));
+// Threads and memory, which bounds the blocks that are measured at once, change no digit.
+TEST_F(MeasureStepTest, DigitsAreTheSameForAnyThreadsAndMemory) {
+  for (const std::string micro : {"0", "1"}) {
+    dir_.Write("step-0.micro-" + micro + ".safetensors",
+               BuildSafetensors({FloatTensor("w.grad", GradientLike(200000, true)),
+                                 FloatTensor("b.grad", GradientLike(100, false))}));
   }
-  const StepQuestion all = {{kFp16}, 0x1p-12f};
-  StepQuestion errors = all;
-  errors.asked = Asked::kErrors;
-  const StepMeasurement measured =
-      MeasureStep(Open().Load(0), std::vector<StepQuestion>{all, errors}, {});
-  ASSERT_EQ(measured.answers[1][0].parts.size(), 2u);
-  for (size_t part = 0; part < 2; ++part) {
-    ExpectSameErrors(measured.answers[1][0].parts[part], measured.answers[0][0].parts[part]);
+  const TraceStep step = Open().Load(0);
+  const std::vector<StepQuestion> questions = {{{kFp16, Rounding::kStochastic}, 8.0f},
+                                               {{kBf16}, 3.0f, {}, DetailQuestion{.edge = 2.0f}}};
+  const std::vector<StepAnswer> expected = MeasureStep(step, questions, {});
+  for (const int threads : {1, 2, 3, 8}) {
+    const WantedThreadsFor wanted(threads);
+    for (const uint64_t memory : {uint64_t{1}, uint64_t{1} << 20, kDefaultMemoryBytes}) {
+      const std::vector<StepAnswer> answers =
+          MeasureStep(step, questions, {.memory_bytes = memory});
+      for (size_t q = 0; q < questions.size(); ++q) ExpectSameBits(answers[q], expected[q]);
+    }
   }
 }
 

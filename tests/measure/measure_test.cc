@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dlsim/simd.h"
-#include "src/measure/measure_chunk.h"
+#include "src/measure/measure_element.h"
 #include "tests/support/boundaries.h"
 #include "tests/support/formats_under_test.h"
 #include "tests/support/gradient_like.h"
@@ -102,8 +102,7 @@ TensorStats MeasureByReference(std::span<const float> values, const Measurement&
   return total;
 }
 
-// Finite chunks rounded to nearest even have a kernel of their own, without multiplications where
-// the scale is a power of two that float32 can take into the bias.
+// Scales at both ends of float32, and sizes of values to go with them.
 TEST_P(MeasureOnTarget, EqualsTheReferenceOnFiniteChunksAtEveryScale) {
   const std::vector<float> values = GradientLike(1030, false);
   for (const NamedFormat& format : FormatsUnderTest()) {
@@ -159,7 +158,8 @@ TEST_P(MeasureOnTarget, AccumulatesUnscaledResultsInFloat32) {
   const std::vector<float> values = GradientLike(1000, false);
   const Measurement question = {{kCb16}, 1024.0f};
   std::vector<float> sums(values.size(), 1.0f), scaled_sums(values.size(), 2.0f);
-  MeasureAndAccumulateChunk(values, 0, question, {sums, scaled_sums});
+  const AccumulatedChunk into = {sums, scaled_sums};
+  ExpectSame(MeasureChunk(values, 0, question, &into), MeasureChunkReference(values, 0, question));
   const CodecSpec spec = MakeCodecSpec({kCb16});
   for (size_t i = 0; i < values.size(); ++i) {
     const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * 1024.0f);

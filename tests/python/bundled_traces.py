@@ -21,6 +21,11 @@ def steps_of(directory: Path) -> dict[int, list[Path]]:
     return files
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype == np.float32 and a.shape == b.shape and a.tobytes() == b.tobytes()
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import dlsim
 
 _DATA = Path(__file__).parents[1] / "data"
-_PROFILES = ("a.dlprof", "before.dlprof", "after.dlprof")
+_PROFILES = ("a.profile", "before.profile", "after.profile")
 _SAME_RUNS = ("before", "after", "seed-1", "seed-2", "resumed", "my-model")
 _FILES = {
     "params.yaml": "config/model_zoo_gpt3.yaml",
@@ -46,10 +46,10 @@ def make_workspace(folder: Path) -> None:
     if records_probes():
         _probe(folder / "runs/probe")
     subprocess.run(
-        ["dlsim", "profile", digits, "-o", "a.dlprof", "--quiet"], check=True, cwd=folder
+        ["dlsim", "profile", digits, "-o", "a.profile", "--quiet"], check=True, cwd=folder
     )
     for name in _PROFILES[1:]:
-        shutil.copyfile(folder / "a.dlprof", folder / name)
+        shutil.copytree(folder / "a.profile", folder / name)
 
 
 def _bf16_twin(trace: Path, runs: Path) -> None:

@@ -59,7 +59,7 @@ def tensor_parallel(mesh, **plan) -> nn.Module:
 
 def fully_sharded(folder: Path, rank: int) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    for name in ("hsdp", "hsdp.dlprof"):
+    for name in ("hsdp", "hsdp.profile"):
         record(fully_shard(Model(), mesh=mesh), folder / name, rank)
     record(fully_shard(Model(), mesh=mesh), folder / "activations", rank, activations="fc1")
     try:

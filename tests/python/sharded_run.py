@@ -128,7 +128,7 @@ def pipeline(folder: Path, rank: int, suffix: str) -> None:
 def main(rank: int, folder: Path) -> None:
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
-    for suffix in ("", ".dlprof"):
+    for suffix in ("", ".profile"):
         data_parallel(folder, rank, suffix)
         fully_sharded(folder, rank, suffix)
         tensor_parallel(folder, suffix)

@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import load_file
 from sharded_run import RANKS, STEPS, Model, record
-
-from dlsim.recorder import join_shards
+from sharded_tensors import whole_tensors
 
 SCHEMES = {
     "ddp": "DistributedDataParallel",
@@ -31,7 +30,9 @@ SCHEMES = {
 
 def measured(path: Path, step: int) -> tuple[float, int, int]:
     """Returns norm, elements and number of the parameters' gradients of a step."""
-    tensors = load_file(path / f"step-{step:08d}.safetensors")
+    files = [*path.glob(f"shard-*/step-{step:08d}.safetensors")]
+    shards = whole_tensors(path, step) if files else None
+    tensors = shards or load_file(path / f"step-{step:08d}.safetensors")
     own = [tensor.double() for name, tensor in tensors.items() if not name.endswith(".act_grad")]
     energy = sum(float(tensor.square().sum()) for tensor in own)
     return energy**0.5, sum(tensor.numel() for tensor in own), len(own)
@@ -59,8 +60,6 @@ def main() -> None:
         print("|---|---|---|---|")
         for scheme, text in {"single": "one process", **SCHEMES}.items():
             path = folder / scheme
-            if any(path.glob("shard-*")):
-                path = join_shards(path, folder / f"{scheme}-joined")
             ratios, elements, tensors = row_of(path, folder / "single")
             shown = ", ".join(f"{ratio:.17g}" for ratio in ratios)
             print(f"| {text} | {shown} | {elements} | {tensors} |")

@@ -112,7 +112,7 @@ def _seed() -> None:
 def test_keeps_what_overflows_and_nothing_else(tmp_path: Path) -> None:
     norm = nn.LayerNorm(WIDTH)
     model = Stream((1e6, 1, 1e6), norm)
-    path = recorded(tmp_path / "run.dlprof", model)
+    path = recorded(tmp_path / "run.profile", model)
     fp16, text = fp16_of(path)
     assert fp16.verdict == "fails in forward"
     change = fp16.change
@@ -127,7 +127,7 @@ def test_keeps_what_overflows_and_nothing_else(tmp_path: Path) -> None:
 
 def test_the_plan_holds_where_it_is_recorded_and_in_training(tmp_path: Path) -> None:
     model = Stream((1e6, 1), nn.LayerNorm(WIDTH))
-    change = fp16_of(recorded(tmp_path / "run.dlprof", model))[0].change
+    change = fp16_of(recorded(tmp_path / "run.profile", model))[0].change
     x = torch.randn(BATCH, WIDTH)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
@@ -135,23 +135,23 @@ def test_the_plan_holds_where_it_is_recorded_and_in_training(tmp_path: Path) -> 
     ):
         assert model.blocks[0].wo(x).dtype == torch.float32
     dlsim.keep_float32(model, change.keep_float32)
-    again = fp16_of(recorded(tmp_path / "kept.dlprof", model))[0]
+    again = fp16_of(recorded(tmp_path / "kept.profile", model))[0]
     assert again.verdict == change.then and again.change is None
 
 
 def test_what_the_next_module_copies_is_kept_as_well(tmp_path: Path) -> None:
-    fp16, _ = fp16_of(recorded(tmp_path / "run.dlprof", Stream((1e6, 1), lambda x: x / 4)))
+    fp16, _ = fp16_of(recorded(tmp_path / "run.profile", Stream((1e6, 1), lambda x: x / 4)))
     assert fp16.change.keep_float32 == ("blocks.0.wo", "head")
 
 
 def test_operations_of_a_module_are_named_with_their_line(tmp_path: Path) -> None:
     model = nn.Sequential(Attention(), nn.Linear(WIDTH, 1))
-    fp16, text = fp16_of(recorded(tmp_path / "run.dlprof", model, shape=(BATCH, 4)))
+    fp16, text = fp16_of(recorded(tmp_path / "run.profile", model, shape=(BATCH, 4)))
     assert fp16.verdict == "fails in forward"
     assert fp16.change.keep_float32 == ("0/matmul",)
     assert "Keep 0/matmul (test_change.py:" in text
     dlsim.keep_float32(model, fp16.change.keep_float32)
-    again = fp16_of(recorded(tmp_path / "kept.dlprof", model, shape=(BATCH, 4)))[0]
+    again = fp16_of(recorded(tmp_path / "kept.profile", model, shape=(BATCH, 4)))[0]
     assert again.verdict != "fails in forward"
 
 
@@ -159,7 +159,7 @@ def test_a_norm_by_hand_is_kept_whole(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Squares(), nn.Linear(WIDTH, 1))
     with torch.no_grad():
         model[0].weight.mul_(1e3)
-    fp16, text = fp16_of(recorded(tmp_path / "run.dlprof", model))
+    fp16, text = fp16_of(recorded(tmp_path / "run.profile", model))
     assert fp16.change.keep_float32 == ("1",) and fp16.change.share == 0
     assert "none of the multiplications" in text
 
@@ -169,7 +169,7 @@ def test_one_of_two_towers_is_kept(tmp_path: Path) -> None:
         a, b = outputs
         return (a.float() * 1e6 - 1e6 * x).square().sum() + (1e-6 * (b.float() - x)).square().mean()
 
-    path = recorded(tmp_path / "run.dlprof", Towers(), loss_of)
+    path = recorded(tmp_path / "run.profile", Towers(), loss_of)
     fp16, text = fp16_of(path)
     assert fp16.verdict == "no scale serves" and fp16.window is None
     change = fp16.change
@@ -182,7 +182,7 @@ def test_one_of_two_towers_is_kept(tmp_path: Path) -> None:
 
 
 def test_what_if_parts_were_in_float32(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "run.dlprof", Stream((1e6, 1, 1e6), nn.LayerNorm(WIDTH)))
+    path = recorded(tmp_path / "run.profile", Stream((1e6, 1, 1e6), nn.LayerNorm(WIDTH)))
     assert fp16_of(path, float32=["blocks.0.wo"])[0].change.keep_float32 == ("blocks.2.wo",)
     assert fp16_of(path, float32=["blocks.*.wo"])[0].verdict == "with a scale"
     with pytest.raises(dlsim.UsageError, match=r"--float32: no module or operation .* matches"):
@@ -190,18 +190,18 @@ def test_what_if_parts_were_in_float32(tmp_path: Path) -> None:
 
 
 def test_no_part_helps_where_all_overflows(tmp_path: Path) -> None:
-    fp16, text = fp16_of(recorded(tmp_path / "run.dlprof", Feed(1e9)))
+    fp16, text = fp16_of(recorded(tmp_path / "run.profile", Feed(1e9)))
     assert fp16.verdict == "fails in forward" and fp16.change is not None
     whole = nn.Sequential(nn.Linear(WIDTH, 1))
     with torch.no_grad():
         whole[0].weight.mul_(1e9)
-    fp16, text = fp16_of(recorded(tmp_path / "whole.dlprof", whole))
+    fp16, text = fp16_of(recorded(tmp_path / "whole.profile", whole))
     assert fp16.change is None
     assert "No part of the model that could stay in float32 was found to help" in text
 
 
 def test_of_a_healthy_model_nothing_is_to_be_changed(tmp_path: Path) -> None:
-    fp16, text = fp16_of(recorded(tmp_path / "run.dlprof", Feed(1)))
+    fp16, text = fp16_of(recorded(tmp_path / "run.profile", Feed(1)))
     assert fp16.change is None and fp16.instead == "" and "Keep" not in text
 
 
@@ -224,7 +224,7 @@ def test_a_damaged_graph_is_one_line(tmp_path: Path) -> None:
 
 
 def test_tune_hands_out_no_scaler_where_none_helps(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "run.dlprof", Stream((1e6, 1), nn.LayerNorm(WIDTH)))
+    path = recorded(tmp_path / "run.profile", Stream((1e6, 1), nn.LayerNorm(WIDTH)))
     result = dlsim.tune(path, formats=["fp16"], quiet=True)
     (of_format,) = result.data["formats"]
     assert of_format["verdict"] == "no scale helps"
@@ -246,7 +246,7 @@ def test_tune_hands_out_no_scaler_where_none_helps(tmp_path: Path) -> None:
 
 def test_report_and_picture_show_no_safe_band_where_none_helps(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    path = recorded(tmp_path / "run.dlprof", Stream((1e6, 1), nn.LayerNorm(WIDTH)))
+    path = recorded(tmp_path / "run.profile", Stream((1e6, 1), nn.LayerNorm(WIDTH)))
     result = dlsim.replay(path, formats=["fp16"], quiet=True)
     assert not any(trace.fill for trace in result.plot().data)
     dlsim.report(path, formats=["fp16"], output=tmp_path / "page.html")

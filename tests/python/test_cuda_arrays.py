@@ -49,14 +49,6 @@ def decode_at_once(
     _core.decode_into(memory(codes, count, size), format, target)
 
 
-def measure_at_once(
-    queue: object, values: tuple[int, int, str], questions: Any, seed: int, stream: int
-) -> list[tuple[Any, ...]]:
-    address, count, element = values
-    source = memory(address, count, BYTES.get(element, 2))
-    return _core.measure_array(source, element, questions, seed, stream)
-
-
 @pytest.fixture(params=["cb16", "tf32"])
 def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A format; from here on, tensors are on a device."""
@@ -65,7 +57,6 @@ def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(_core, "require_cuda", lambda place, device: None)
     monkeypatch.setattr(_core, "encode_on_device", encode_at_once)
     monkeypatch.setattr(_core, "decode_on_device", decode_at_once)
-    monkeypatch.setattr(_core, "measure_on_device", measure_at_once)
     monkeypatch.setattr(_convert, "is_cuda", lambda array: isinstance(array, torch.Tensor))
     return str(request.param)
 

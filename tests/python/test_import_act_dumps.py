@@ -54,11 +54,11 @@ def test_values_and_roles_are_those_that_the_commands_read(tmp_path: Path) -> No
 
 def test_a_profile_replays_like_that_of_the_dump(tmp_path: Path) -> None:
     dumps(tmp_path / "in")
-    import_act_dumps(tmp_path / "in", tmp_path / "out.dlprof")
-    assert run_dlsim("profile", tmp_path / "in", "-o", tmp_path / "own.dlprof").returncode == 0
+    import_act_dumps(tmp_path / "in", tmp_path / "out.profile")
+    assert run_dlsim("profile", tmp_path / "in", "-o", tmp_path / "own.profile").returncode == 0
     options = ("--format", "fp16", "--policy", "torch")
-    assert replayed(tmp_path / "out.dlprof", *options) == replayed(
-        tmp_path / "own.dlprof", *options
+    assert replayed(tmp_path / "out.profile", *options) == replayed(
+        tmp_path / "own.profile", *options
     )
 
 
@@ -123,7 +123,7 @@ def test_what_is_bad_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "act_dumps.npz"
     for name, blob in _bad_files().items():
         path.write_bytes(blob)
-        for output in ("out", "out.dlprof"):
+        for output in ("out", "out.profile"):
             with pytest.raises(ValueError, match=r"act_dumps\.npz") as raised:
                 import_act_dumps(path, tmp_path / output)
             assert len(str(raised.value).splitlines()) == 1, name

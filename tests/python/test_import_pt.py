@@ -60,7 +60,7 @@ def test_values_are_those_of_the_source_bit_for_bit(tmp_path: Path) -> None:
             assert torch.equal(got[name].view(bits), whole.view(bits)), name
 
 
-@pytest.mark.parametrize("output", ["out", "out.dlprof"])
+@pytest.mark.parametrize("output", ["out", "out.profile"])
 def test_replays_like_the_same_data_recorded_natively(tmp_path: Path, output: str) -> None:
     for step in (2, 11, 100):
         tensors = {f"layer{i}.grad": random_gradients(step + i, 50, 3) for i in range(3)}
@@ -69,8 +69,8 @@ def test_replays_like_the_same_data_recorded_natively(tmp_path: Path, output: st
         save(tmp_path / "in" / f"{step}.pth", {k: torch.from_numpy(v) for k, v in tensors.items()})
     import_pt(tmp_path / "in", tmp_path / output)
     native = tmp_path / "native"
-    if output.endswith(".dlprof"):
-        native = tmp_path / "native.dlprof"
+    if output.endswith(".profile"):
+        native = tmp_path / "native.profile"
         assert run_dlsim("profile", tmp_path / "native", "-o", native).returncode == 0
     options = ("--format", "fp16", "--format", "cb16", "--policy", "torch", "--policy", "cerebras")
     assert replayed(tmp_path / output, *options) == replayed(native, *options)
@@ -380,6 +380,6 @@ def test_inputs_are_left_as_they_are(tmp_path: Path) -> None:
     path = save(tmp_path / "step1.pt", {"w": torch.from_numpy(random_gradients(5, 30))})
     before = path.read_bytes()
     import_pt(path, tmp_path / "out")
-    import_pt(path, tmp_path / "out.dlprof")
+    import_pt(path, tmp_path / "out.profile")
     assert path.read_bytes() == before
     assert same_bits(read_step(tmp_path / "out", "step-00000001")["w"], random_gradients(5, 30))

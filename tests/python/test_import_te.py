@@ -79,11 +79,11 @@ def test_ranks_are_kept_apart_and_one_can_be_chosen(tmp_path: Path) -> None:
     import_te(tmp_path / "tensor_dumps" / "rank_1", tmp_path / "one")
     got = read_step(tmp_path / "one", "step-00000005")
     assert same_bits(got["fc.weight.grad"], values[1])
-    import_te(tmp_path, tmp_path / "both.dlprof")
-    run_dlsim("profile", tmp_path / "both", "-o", tmp_path / "own.dlprof")
+    import_te(tmp_path, tmp_path / "both.profile")
+    run_dlsim("profile", tmp_path / "both", "-o", tmp_path / "own.profile")
     options = ("--format", "fp16", "--policy", "torch")
-    assert replayed(tmp_path / "both.dlprof", *options) == replayed(
-        tmp_path / "own.dlprof", *options
+    assert replayed(tmp_path / "both.profile", *options) == replayed(
+        tmp_path / "own.profile", *options
     )
 
 

@@ -29,7 +29,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda path: dlsim.sweep(TRACE, policies="torch"),
     lambda path: dlsim.tune(TRACE),
     lambda path: dlsim.diff(TRACE, TRACE),
-    lambda path: dlsim.profile(TRACE, path / "a.dlprof"),
+    lambda path: dlsim.profile(TRACE, path / "a.profile"),
     lambda path: dlsim.replay(TRACE, summaries=path / "a.json"),
     lambda path: dlsim.info(TRACE),
     lambda path: dlsim.formats(),

@@ -127,7 +127,7 @@ def test_hugging_face_steps_have_loss_and_learning_rate(tmp_path: Path) -> None:
     assert len(logged) == 3 and "backward" not in vars(own.accelerator)
 
 
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_what_exists_already_is_refused_before_the_training(tmp_path: Path, output) -> None:
     own = trainer(tmp_path, 1.0)
     own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)

@@ -169,9 +169,12 @@ def test_lightning_schedules_that_advance_on_skipped_steps_are_noticed(
 
 
 def test_lightning_refuses_what_exists_already_before_the_training(tmp_path: Path) -> None:
-    (tmp_path / "run.dlprof.partial").touch()
-    with pytest.raises(dlsim.UsageError, match=r"partial: exists already, .*existing='replace'"):
-        dlsim.integrations.LightningRecorder(tmp_path / "run.dlprof")
+    (tmp_path / "run.profile").mkdir()
+    (tmp_path / "run.profile/profile.json").touch()
+    with pytest.raises(
+        dlsim.UsageError, match=r"run\.profile: exists already, .*existing='replace'"
+    ):
+        dlsim.integrations.LightningRecorder(tmp_path / "run.profile")
 
 
 def test_lightning_refuses_manual_optimization(tmp_path: Path) -> None:

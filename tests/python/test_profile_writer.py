@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles written from arrays: parts, continuing, joining, and what is refused."""
+"""Profiles written from arrays: parts, continuing, and what is refused."""
 
 import json
 import subprocess
@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundled_traces import files_of
 from running import DLSIM
 
 import dlsim
-from dlsim._core import ProfileWriter, join_shards
+from dlsim import _core
+from dlsim._core import ProfileWriter
 
 VALUES = np.array([1.0, -(2.0**-20), 0.0, 3e-9], np.float32)
 
@@ -30,122 +32,106 @@ def steps_of(path: Path) -> list[dict]:
     return json.loads(done.stdout)["runs"][0]["steps"]
 
 
-def test_parts_added_one_by_one_are_the_same_bytes(tmp_path: Path) -> None:
+def write(writer: ProfileWriter, step: int, parts: list) -> None:
+    for part in parts:
+        writer.add(step, part)
+    writer.finish()
+
+
+def test_micro_steps_are_parts(tmp_path: Path) -> None:
     parts = [
         (0, 2.0, {"loss": "1"}, [("a.grad", "grad", VALUES), ("b.grad", "grad", VALUES * 3)]),
         (1, 4.0, {}, [("b.grad", "grad", VALUES), ("c.grad", "grad", VALUES[:2])]),
     ]
-    together, apart = (ProfileWriter(str(tmp_path / name)) for name in ("a.dlprof", "b.dlprof"))
-    together.append(0, parts)
-    for part in parts:
-        apart.add(0, part)
-    apart.finish()
-    together.commit()
-    apart.commit()
-    assert (tmp_path / "a.dlprof").read_bytes() == (tmp_path / "b.dlprof").read_bytes()
-    (step,) = steps_of(tmp_path / "a.dlprof")
+    path = tmp_path / "a.profile"
+    write(ProfileWriter(str(path)), 0, parts)
+    (step,) = steps_of(path)
     assert step["elements"] == 4 + 8 + 2
+    (opened,) = dlsim.open_profile(path)
+    assert opened.names == ("a.grad", "b.grad", "c.grad")
+    assert opened.micro_steps == (0, 1) and opened.metadata == {"loss": "1"}
+    assert opened.table("a.grad") == dlsim.tabulate(VALUES, grad_scale=2)
+    assert opened.table("b.grad", 1) == dlsim.tabulate(VALUES, grad_scale=4)
+    assert opened.table("a.grad", 1).elements == opened.table("c.grad", 0).elements == 0
+    # What is not known of the sum over micro-steps is that of all of them together.
+    norms = [np.linalg.norm(VALUES / 2), np.linalg.norm(VALUES * 3 / 2)]
+    norms += [np.linalg.norm(VALUES / 4), np.linalg.norm(VALUES[:2] / 4)]
+    assert step["grad_norm"] == pytest.approx(np.linalg.norm(norms), rel=1e-6)
 
 
 def test_tensors_of_a_step_may_come_in_several_calls(tmp_path: Path) -> None:
     tensors = [(name, "grad", VALUES * 3) for name in ("a.grad", "b.grad", "c.grad")]
-    at_once, apart = (ProfileWriter(str(tmp_path / name)) for name in ("a.dlprof", "b.dlprof"))
-    at_once.append(0, [(-1, 2.0, {"loss": "1"}, tensors)])
-    apart.add(0, (-1, 2.0, {"loss": "1"}, tensors[:1]))
+    tensors.insert(1, ("a.act", "act", VALUES))
+    at_once, apart = tmp_path / "a.profile", tmp_path / "b.profile"
+    write(ProfileWriter(str(at_once)), 0, [(-1, 2.0, {"loss": "1"}, tensors)])
+    writer = ProfileWriter(str(apart))
+    writer.add(0, (-1, 2.0, {"loss": "1"}, tensors[:2]))
     with pytest.raises(dlsim.InputError, match=r"'a.grad': given twice"):
-        apart.add(0, (-1, 2.0, {}, tensors))
-    apart.add(0, (-1, 2.0, {}, tensors[1:]))
-    apart.finish()
-    for writer in (at_once, apart):
-        writer.commit()
-    assert (tmp_path / "a.dlprof").read_bytes() == (tmp_path / "b.dlprof").read_bytes()
+        writer.add(0, (-1, 2.0, {}, tensors))
+    writer.add(0, (-1, 2.0, {}, tensors[2:]))
+    writer.finish()
+    assert files_of(at_once) == files_of(apart)
 
 
-def test_continues_behind_an_unfinished_and_a_complete_profile(tmp_path: Path) -> None:
-    path = tmp_path / "p.dlprof"
-    writer = ProfileWriter(str(path))
-    writer.append(0, one())
-    writer.append(1, one())
-    del writer
-    assert path.with_suffix(".dlprof.partial").exists() and not path.exists()
-    writer = ProfileWriter(str(path), existing="continue")
-    assert writer.steps == [0, 1]
-    writer.forget(1)
-    writer.append(1, one(values=VALUES * 2))
-    writer.commit()
-    del writer
-    writer = ProfileWriter(str(path), existing="continue")
-    assert writer.steps == [0, 1]
-    writer.append(5, one())
-    writer.commit()
-    whole = ProfileWriter(str(tmp_path / "q.dlprof"))
+def test_what_is_tabulated_already_takes_its_place(tmp_path: Path) -> None:
+    values = np.linspace(-1, 1, 1000, dtype=np.float32).reshape(2, 500)
+    mantissa = np.float32(1.25)
+    paths = [tmp_path / name for name in ("a.profile", "b.profile")]
+    for path in paths:
+        writer = ProfileWriter(str(path), scales=["2.5"])
+        assert writer.mantissas == [mantissa]
+        found = [
+            _core.tabulate_array(one, "float32") for one in (values / 2, values / 2 * mantissa)
+        ]
+        found[0].set_channels([(np.float32(0.5).view(np.uint32).item() >> 21, 2)])
+        forward = [_core.tabulate_array(values, "float32")]
+        counted = ("float32", values.shape, found), ("float32", values.shape, forward)
+        given = counted if path == paths[0] else (values, values)
+        tensors = [
+            ("a.grad", "grad", VALUES),
+            ("b.grad", "grad", given[0]),
+            ("b.act", "act", given[1]),
+            ("c.grad", "grad", VALUES),
+        ]
+        write(writer, 0, [(-1, 2.0, {}, tensors)])
+    assert files_of(paths[0]) == files_of(paths[1])
+
+
+def test_continues_and_replaces(tmp_path: Path) -> None:
+    path, whole = tmp_path / "p.profile", tmp_path / "q.profile"
+    for step, factor in ((0, 1), (1, 1), (1, 2), (5, 1)):
+        writer = ProfileWriter(str(path), existing="continue")
+        write(writer, step, one(values=VALUES * np.float32(factor)))
+    writer = ProfileWriter(str(whole))
     for step, factor in ((0, 1), (1, 2), (5, 1)):
-        whole.append(step, one(values=VALUES * np.float32(factor)))
-    whole.commit()
-    assert path.read_bytes() == (tmp_path / "q.dlprof").read_bytes()
+        write(writer, step, one(values=VALUES * np.float32(factor)))
+    assert files_of(path) == files_of(whole)
+    with pytest.raises(dlsim.InputError, match="made with another 'mantissas'"):
+        ProfileWriter(str(path), existing="continue", scales=["3"])
+    write(ProfileWriter(str(path), scales=["3"]), 7, one())
+    assert [step["step"] for step in steps_of(path)] == [7]
 
 
-def test_replace_begins_anew_although_a_partial_file_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "p.dlprof"
-    writer = ProfileWriter(str(path))
-    writer.append(7, one())
-    del writer
-    writer = ProfileWriter(str(path))
-    assert writer.steps == []
-    writer.append(0, one())
-    writer.commit()
-    assert [step["step"] for step in steps_of(path)] == [0]
-
-
-def test_the_ladder_is_that_of_the_command(tmp_path: Path) -> None:
-    writer = ProfileWriter(
-        str(tmp_path / "p.dlprof"),
-        formats=["fp16"],
-        roundings=["rne"],
-        subnormals="keep",
-        scales="2^0..2^4,3",
-    )
-    writer.append(0, one())
-    writer.commit()
+def test_it_holds_what_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "p.profile"
+    values = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
+    writer = ProfileWriter(str(path), scaled_formats=["mxfp8"], scales=["2e15", "2^4"])
+    write(writer, 0, one(values=values))
     done = subprocess.run(
-        [*DLSIM, "info", tmp_path / "p.dlprof"], capture_output=True, text=True, check=True
+        [
+            *(*DLSIM, "replay", path, "--format", "mxfp8", "--format", "fp16"),
+            *("--policy", "static", "--set", "loss_scale=2e15"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert "ladder: fp16; rne; subnormals keep; scales" in done.stdout
-
-
-def test_joined_profiles_hold_all_tensors(tmp_path: Path) -> None:
-    halves = ("a.shard-0-of-2.grad", "a.shard-1-of-2.grad")
-    for rank, names in enumerate(((halves[0],), (halves[1], "b.grad"))):
-        writer = ProfileWriter(str(tmp_path / f"run.shard-0000{rank}-of-00002.dlprof"))
-        for step in range(3):
-            values = VALUES * np.float32(step + 1)
-            tensors = [(name, "grad", values) for name in names]
-            writer.append(step, [(-1, 1.0, {}, tensors)])
-        writer.commit()
-    join_shards(str(tmp_path / "run.dlprof"), str(tmp_path / "joined.dlprof"))
-    whole = ProfileWriter(str(tmp_path / "whole.dlprof"))
-    for step in range(3):
-        values = VALUES * np.float32(step + 1)
-        both = np.concatenate([values, values])
-        whole.append(step, [(-1, 1.0, {}, [("a.grad", "grad", both), ("b.grad", "grad", values)])])
-    whole.commit()
-    assert steps_of(tmp_path / "joined.dlprof") == steps_of(tmp_path / "whole.dlprof")
-
-
-def test_profiles_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
-    for rank in range(2):
-        writer = ProfileWriter(str(tmp_path / f"run.shard-0000{rank}-of-00002.dlprof"))
-        writer.append(0, one())
-        writer.commit()
-    with pytest.raises(dlsim.InputError, match="is in a shard before, expected once"):
-        join_shards(str(tmp_path / "run.dlprof"), str(tmp_path / "joined.dlprof"))
-    assert not list(tmp_path.glob("joined*"))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
-        ([], "step without recordings"),
         ([(-1, float("nan"), {}, [])], "grad_scale: bad loss scale"),
         ([(-1, 0.0, {}, [])], "grad_scale: bad loss scale"),
         ([(-1, -1.0, {}, [])], "grad_scale: bad loss scale"),
@@ -162,46 +148,38 @@ def test_profiles_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
     ],
 )
 def test_bad_steps_are_refused_and_the_next_is_written(tmp_path: Path, parts, text) -> None:
-    writer = ProfileWriter(str(tmp_path / "p.dlprof"))
+    writer = ProfileWriter(str(tmp_path / "p.profile"))
     with pytest.raises(dlsim.UsageError, match=text):
-        writer.append(0, parts)
-    writer.append(0, one())
-    writer.commit()
-    assert len(steps_of(tmp_path / "p.dlprof")) == 1
+        write(writer, 0, parts)
+    writer.drop()
+    write(writer, 0, one())
+    assert len(steps_of(tmp_path / "p.profile")) == 1
 
 
 def test_bad_use_is_refused(tmp_path: Path) -> None:
-    path = str(tmp_path / "p.dlprof")
+    path = str(tmp_path / "p.profile")
     with pytest.raises(dlsim.UsageError, match="existing: unknown rule"):
         ProfileWriter(path, existing="append")
-    with pytest.raises(dlsim.UsageError, match="subnormals: unknown rule"):
-        ProfileWriter(path, subnormals="no")
-    with pytest.raises(dlsim.UsageError, match="stochastic"):
-        ProfileWriter(path, roundings=["sr"])
-    with pytest.raises(dlsim.UsageError, match="scales"):
-        ProfileWriter(path, scales="-1")
+    with pytest.raises(dlsim.UsageError, match="scaled_formats: "):
+        ProfileWriter(path, scaled_formats=["fp16"])
+    with pytest.raises(dlsim.UsageError, match="scales: "):
+        ProfileWriter(path, scales=["-1"])
     writer = ProfileWriter(path)
     with pytest.raises(dlsim.UsageError, match="step: out of range"):
-        writer.append(-1, one())
-    writer.append(3, one())
-    with pytest.raises(dlsim.InputError, match="steps must ascend"):
-        writer.append(3, one())
+        writer.add(-1, one()[0])
     writer.add(4, one()[0])
     with pytest.raises(dlsim.UsageError, match="another one is not finished"):
         writer.add(5, one()[0])
     writer.drop()
     with pytest.raises(dlsim.UsageError, match="no step to finish"):
         writer.finish()
-    writer.commit()
-    with pytest.raises(dlsim.UsageError, match="complete already"):
-        writer.append(9, one())
-    with pytest.raises(dlsim.UsageError, match="complete already"):
-        writer.commit()
+    tables = [_core.tabulate_array(VALUES, "float32")] * 2
+    with pytest.raises(dlsim.UsageError, match=r"'w.grad': other tables than the profile needs"):
+        writer.add(0, (-1, 1.0, {}, [("w.grad", "grad", ("float32", (4,), tables))]))
 
 
 def test_a_step_without_tensors_is_a_step(tmp_path: Path) -> None:
-    writer = ProfileWriter(str(tmp_path / "p.dlprof"))
-    writer.append(0, [(-1, 1.0, {}, [])])
-    writer.append(1, one())
-    writer.commit()
-    assert [step["elements"] for step in steps_of(tmp_path / "p.dlprof")] == [0, 4]
+    writer = ProfileWriter(str(tmp_path / "p.profile"))
+    write(writer, 0, [(-1, 1.0, {}, [])])
+    write(writer, 1, one())
+    assert [step["elements"] for step in steps_of(tmp_path / "p.profile")] == [0, 4]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exponents and histograms are those that NumPy counts, from traces and from profiles."""
+"""Exponents and tables are those that NumPy counts, from traces and from profiles."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_exponents_of_all_kinds_of_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("directory", BUNDLED, ids=lambda path: path.name)
 def test_exponents_of_a_profile_are_those_of_its_trace(directory: Path, tmp_path: Path) -> None:
-    path = profile(directory, tmp_path / "a.dlprof")
+    path = profile(directory, tmp_path / "a.profile")
     pattern = "*weight*"
     for per_step, tensors in [(False, "*"), (True, pattern)]:
         a = dlsim.exponents(directory, per_step=per_step, tensors=tensors)
         b = dlsim.exponents(path, per_step=per_step, tensors=tensors)
-        assert a.steps == b.steps and list(a.tensors) == list(b.tensors) and b.exact
+        assert a.steps == b.steps and list(a.tensors) == list(b.tensors)
         for name, tensor in a.tensors.items():
             other = b.tensors[name]
             assert tensor.role == other.role
@@ -77,56 +77,36 @@ def test_exponents_of_a_profile_are_those_of_its_trace(directory: Path, tmp_path
                 assert (getattr(tensor, field) == getattr(other, field)).all()
 
 
-def test_a_profile_without_subnormal_edges_says_that_they_are_not_exact(tmp_path: Path) -> None:
-    values = all_kinds_of_values()
-    options = ["--format", "fp16", "--rounding", "rne", "--scales", "1"]
-    for name, kept in [("all", values), ("normal", values[np.abs(values) >= 2.0**-126])]:
-        folder = tmp_path / name
-        folder.mkdir()
-        save_file({"w": kept}, folder / "step-00000000.safetensors")
-        counted = dlsim.exponents(profile(folder, tmp_path / f"{name}.dlprof", *options))
-        expected = counts_by_frexp(kept)
-        counts = counted.tensors["w"].counts
-        assert (counts[23:] == expected[23:]).all()
-        assert counts[:23].sum() == expected[:23].sum()
-        assert counted.exact == (name == "normal")
-
-
 @pytest.mark.parametrize("directory", BUNDLED, ids=lambda path: path.name)
-def test_histograms_of_a_profile_are_those_of_numpy(directory: Path, tmp_path: Path) -> None:
-    opened = dlsim.open_profile(profile(directory, tmp_path / "a.dlprof"))
+def test_tables_of_a_profile_are_those_of_the_arrays(directory: Path, tmp_path: Path) -> None:
+    opened = dlsim.open_profile(profile(directory, tmp_path / "a.profile"))
     trace = dlsim.open_trace(directory)
-    edges = opened.edges
     assert opened.steps == trace.steps and opened.description == trace.description
-    assert edges[0] == np.float32(2.0**-149) and np.isinf(edges[-1])
-    for i, (of_profile, step) in enumerate(zip(opened, trace, strict=True)):
+    for of_profile, step in zip(opened, trace, strict=True):
         assert of_profile.micro_steps == tuple(r.micro for r in step.recordings)
         for part, recording in enumerate(step.recordings):
-            total = np.zeros(len(edges) - 1, np.int64)
             for name, info in of_profile.tensors.items():
                 values = recording.tensors[name]
                 assert info == recording.tensors.infos[name]
-                histogram = of_profile.histogram(name, part)
+                table = of_profile.table(name, part)
+                expected = dlsim.tabulate(values)
+                assert (table.exponents == expected.exponents).all()
+                assert (table.counts == expected.counts).all()
                 finite = values[np.isfinite(values)]
-                expected = [np.histogram(s[s > 0], edges)[0] for s in (finite, -finite)]
-                assert (histogram.positive == expected[0]).all()
-                assert (histogram.negative == expected[1]).all()
-                assert histogram.elements == values.size
-                assert histogram.zeros == (values == 0).sum()
-                assert histogram.nan + histogram.inf == values.size - finite.size
-                assert histogram.absmax == np.abs(finite).max(initial=0)
-                wide = finite.astype(np.float64)
-                assert np.isclose(histogram.squares.sum(), (wide**2).sum(), rtol=1e-12)
-                assert np.isclose(histogram.sum, wide.sum(), rtol=1e-9, atol=1e-12 * len(wide))
-                total += histogram.counts if info.role == "grad" else 0
-            assert (opened.totals(i)[0][part].counts == total).all()
+                assert table.elements == values.size
+                assert table.zeros == (values == 0).sum()
+                assert table.nan + table.inf == values.size - finite.size
+                assert table.absmax == np.abs(finite).max(initial=0)
+                assert table.sum_of_squares == expected.sum_of_squares
+                asked = [one.ask("fp16", 2**10) for one in (table, expected)]
+                assert len({(one.underflow, one.error_sum_of_squares) for one in asked}) == 1
 
 
 def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Path(__file__).parents[2]
     (tmp_path / "tests").symlink_to(project / "tests")
     monkeypatch.chdir(tmp_path)
-    profile(TRACES / "lm-kjv-accum-cut", Path("kjv.dlprof"))
+    profile(TRACES / "lm-kjv-accum-cut", Path("kjv.profile"))
     page = project / "docs" / "python-traces.md"
     failed, run = doctest.testfile(str(page), module_relative=False)
     assert failed == 0 and run > 10

@@ -36,7 +36,7 @@ def test_gradients_are_recorded_bit_for_bit_with_their_scale(tmp_path: Path) -> 
 
 def test_training_is_the_same_with_and_without_recorder(tmp_path: Path) -> None:
     states = []
-    for options in ({"end": 0}, {"activations": None}, {}, {"path": "run.dlprof"}):
+    for options in ({"end": 0}, {"activations": None}, {}, {"path": "run.profile"}):
         model = small_model()
         path = tmp_path / options.pop("path", f"run{len(states)}")
         with dlsim.Recorder(model, path, **options) as rec:
@@ -67,7 +67,7 @@ def test_activation_gradients_are_those_of_module_outputs(tmp_path: Path) -> Non
     assert torch.equal(tensors["0.act_grad"], hidden.grad)
 
 
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_activation_gradients_are_recorded_unless_they_are_turned_off(tmp_path, output) -> None:
     names = {}
     for off in ({}, {"activations": None}, {"activations": ()}):
@@ -157,7 +157,7 @@ def test_other_element_types_and_layouts(tmp_path: Path) -> None:
     for name in ("narrow", "brain", "wide", "complex", "strided"):
         model[name].grad = model[name].detach() * 2
     model["table"].grad = torch.sparse_coo_tensor([[1, 1]], [[1.0, 2.0], [3.0, 4.0]], (5, 2))
-    for path in (tmp_path / "run", tmp_path / "run.dlprof"):
+    for path in (tmp_path / "run", tmp_path / "run.profile"):
         with dlsim.Recorder(model, path) as rec:
             rec.step(scale=1.0)
         assert rec.report().left_out == {
@@ -183,7 +183,7 @@ def test_several_models_have_prefixes(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_micro_steps_are_recorded_alone(tmp_path: Path, output) -> None:
     model = small_model()
     micro_gradients = []
@@ -256,15 +256,23 @@ def test_a_dry_run_lists_tensors_and_writes_nothing(tmp_path: Path, format) -> N
         assert 100 < once < 4000
 
 
-def test_a_profile_goes_into_a_directory_or_a_file(tmp_path: Path) -> None:
+def test_a_profile_is_a_folder_of_any_name(tmp_path: Path) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path / "run", format="profile") as rec:
         train(model, rec)
-    ladder = {"formats": ["fp16"], "roundings": ["rne"], "subnormals": "keep", "scales": "2^0..2^9"}
-    with dlsim.Recorder(model, tmp_path / "a.b.dlprof", ladder=ladder) as rec:
+    extras = {"scaled_formats": "mxfp8", "scales": [2e15, "2^4"]}
+    with dlsim.Recorder(model, tmp_path / "a.b.profile", **extras) as rec:
         train(model, rec)
-    info(tmp_path / "run" / "gradients.dlprof")
-    assert "ladder: fp16; rne; subnormals keep" in info(tmp_path / "a.b.dlprof")
+        size = rec.report().bytes
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "profile.json",
+        *(f"step-{step:010d}.npz" for step in dlsim.open_profile(tmp_path / "run").steps),
+    ]
+    assert "mxfp8" in info(tmp_path / "a.b.profile")
+    assert size == dlsim.open_profile(tmp_path / "a.b.profile").file_bytes
+    dlsim.replay(
+        tmp_path / "a.b.profile", formats=["fp16"], settings={"loss_scale": 2e15}, policies="static"
+    )
 
 
 def test_time_and_bytes_are_reported(tmp_path: Path) -> None:

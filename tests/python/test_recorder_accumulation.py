@@ -90,13 +90,13 @@ def _figures(found):
 
 @pytest.mark.parametrize("loop", [accumulate, share_a_trunk])
 def test_profiles_are_the_same(tmp_path: Path, monkeypatch, loop) -> None:
-    both_ways(tmp_path, monkeypatch, loop, "run.dlprof")
-    aside, held = (dlsim.replay(tmp_path / number / "run.dlprof").data for number in "01")
+    both_ways(tmp_path, monkeypatch, loop, "run.profile")
+    aside, held = (dlsim.replay(tmp_path / number / "run.profile").data for number in "01")
     for one, other in zip(aside["runs"], held["runs"], strict=True):
         assert _figures(one["steps"]) == _figures(other["steps"])
         tensors = [sorted(run["tensors"], key=lambda row: row["name"]) for run in (one, other)]
         assert tensors[0] == tensors[1]
-    assert [path.name for path in (tmp_path / "0").iterdir()] == ["run.dlprof"]
+    assert [path.name for path in (tmp_path / "0").iterdir()] == ["run.profile"]
 
 
 def test_dry_runs_and_watches_see_the_same(tmp_path: Path, monkeypatch) -> None:

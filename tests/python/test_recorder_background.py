@@ -58,7 +58,7 @@ def test_an_error_of_the_thread_is_counted_and_loses_one_step(tmp_path: Path, mo
         train(model, rec, steps=3)
 
 
-@pytest.mark.parametrize("name", ["run", "run.dlprof"])
+@pytest.mark.parametrize("name", ["run", "run.profile"])
 def test_accumulated_micro_steps_stay_as_they_were(tmp_path: Path, name) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path / name, micro_steps=True, on_error="raise") as rec:
@@ -91,13 +91,13 @@ def _interrupt_after(events: int) -> None:
     sys.settrace(trace)
 
 
-@pytest.mark.parametrize("name", ["run", "run.dlprof"])
+@pytest.mark.parametrize("name", ["run", "run.profile"])
 def test_an_interrupt_at_any_place_neither_hangs_nor_loses_a_step_before(
     tmp_path: Path, name
 ) -> None:
     model = torch.nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()
-    open_it = dlsim.open_profile if name.endswith(".dlprof") else dlsim.open_trace
+    open_it = dlsim.open_profile if name.endswith(".profile") else dlsim.open_trace
     for number, events in enumerate(range(1, 100_000, 23)):
         path, interrupted = tmp_path / str(number) / name, False
         rec = dlsim.Recorder(model, path, activations=None)
@@ -122,7 +122,7 @@ def test_an_interrupt_at_any_place_neither_hangs_nor_loses_a_step_before(
 
 def test_a_recorder_goes_on_after_an_interrupt(tmp_path: Path, monkeypatch) -> None:
     model = small_model()
-    with dlsim.Recorder(model, tmp_path / "run.dlprof") as rec:
+    with dlsim.Recorder(model, tmp_path / "run.profile") as rec:
         train(model, rec)
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
 
@@ -133,7 +133,7 @@ def test_a_recorder_goes_on_after_an_interrupt(tmp_path: Path, monkeypatch) -> N
             train(model, rec)
         train(model, rec, steps=2)
     assert rec.errors == 0 and rec.report().steps == 3
-    profile = dlsim.open_profile(tmp_path / "run.dlprof")
+    profile = dlsim.open_profile(tmp_path / "run.profile")
     assert tuple(profile.steps) == (0, 1, 2)
 
 

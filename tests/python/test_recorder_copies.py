@@ -19,7 +19,7 @@ def _step(model: torch.nn.Module, rec: dlsim.Recorder) -> None:
     rec.step(scale=1.0)
 
 
-@pytest.mark.parametrize("name", ["run", "run.dlprof"])
+@pytest.mark.parametrize("name", ["run", "run.profile"])
 @pytest.mark.parametrize("child", ["end", "step"])
 def test_a_forked_process_neither_closes_nor_records(tmp_path: Path, name: str, child: str) -> None:
     model = torch.nn.Linear(3, 2)
@@ -40,7 +40,7 @@ def test_a_forked_process_neither_closes_nor_records(tmp_path: Path, name: str, 
         assert sorted(path.name for path in tmp_path.rglob("*")) == before
         _step(model, rec)
     assert (rec.errors, rec.report().steps) == (0, 2)
-    opened = dlsim.open_profile if name.endswith(".dlprof") else dlsim.open_trace
+    opened = dlsim.open_profile if name.endswith(".profile") else dlsim.open_trace
     assert tuple(opened(tmp_path / name).steps) == (0, 1)
 
 

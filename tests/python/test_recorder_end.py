@@ -15,7 +15,7 @@ def said(capsys: pytest.CaptureFixture) -> list[str]:
 
 
 def test_the_last_line_says_how_to_go_on(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "a run.dlprof"
+    path = tmp_path / "a run.profile"
     model = small_model()
     with dlsim.Recorder(model, path) as rec:
         train(model, rec, 3)
@@ -31,7 +31,7 @@ def test_a_trace_says_once_what_it_takes(tmp_path: Path, capsys) -> None:
         train(model, rec, 2)
     size, last = said(capsys)
     assert size.startswith(f"{path}: a trace, 0.6 KiB for each step, without the forward pass")
-    assert size.endswith(f"name it {path}.dlprof")
+    assert size.endswith(f"name it {path}.profile")
     assert last == f"{path}: 2 steps recorded. Next: dlsim replay {path}"
     with dlsim.Recorder(model, tmp_path / "meant", format="safetensors") as rec:
         train(model, rec, 1)
@@ -65,7 +65,7 @@ def test_a_recorder_without_steps_warns(tmp_path: Path, caplog, capsys) -> None:
 
 @pytest.mark.parametrize("existing", ["refuse", "replace", "continue"])
 def test_a_profile_has_one_recorder_at_a_time(tmp_path: Path, existing) -> None:
-    model, path = small_model(), tmp_path / "run.dlprof"
+    model, path = small_model(), tmp_path / "run.profile"
     with dlsim.Recorder(model, path) as rec:
         with pytest.raises(dlsim.UsageError, match="another recorder of this process is writing"):
             dlsim.Recorder(model, path, existing=existing)

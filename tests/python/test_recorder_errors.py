@@ -53,7 +53,7 @@ def test_a_scaler_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), 0.0, -1.0, 1e39, 1e-40, "big"])
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_a_bad_scale_costs_its_step_only(tmp_path: Path, scale, output) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path / output) as rec:
@@ -82,7 +82,7 @@ def test_errors_can_be_raised_instead(tmp_path: Path) -> None:
             rec.step(scale=1.0)
 
 
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_an_exception_of_the_training_passes_and_leaves_a_readable_result(tmp_path, output) -> None:
     model = small_model()
     for error in (ZeroDivisionError, KeyboardInterrupt):
@@ -95,7 +95,7 @@ def test_an_exception_of_the_training_passes_and_leaves_a_readable_result(tmp_pa
         rec.close()
 
 
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_a_path_that_cannot_be_written_costs_no_training(tmp_path: Path, output) -> None:
     (tmp_path / "file").write_text("")
     model = small_model()
@@ -107,7 +107,7 @@ def test_a_path_that_cannot_be_written_costs_no_training(tmp_path: Path, output)
     assert rec.errors == 3 and "steps: 1 (2 to 2)" in info(tmp_path / "file" / output)
 
 
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_a_full_disk_costs_steps_only(tmp_path: Path, output) -> None:
     script = (
         "import resource, signal, sys, torch, dlsim\n"
@@ -174,17 +174,17 @@ def test_a_killed_training_leaves_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_killed_training_leaves_a_profile_to_go_on_with(tmp_path: Path) -> None:
-    killed_training(tmp_path, "run.dlprof")
+    killed_training(tmp_path, "run.profile")
     model = nn.Linear(4, 4)
-    with pytest.raises(dlsim.UsageError, match=r"run\.dlprof\.partial: exists already"):
-        dlsim.Recorder(model, tmp_path / "run.dlprof")
-    with dlsim.Recorder(model, tmp_path / "run.dlprof", existing="continue", first_step=3) as rec:
+    with pytest.raises(dlsim.UsageError, match=r"run\.profile: exists already"):
+        dlsim.Recorder(model, tmp_path / "run.profile")
+    with dlsim.Recorder(model, tmp_path / "run.profile", existing="continue", first_step=3) as rec:
         model(torch.ones(2, 4)).sum().backward()
         rec.step(scale=1.0)
-    assert "steps: 4 (0 to 3)" in info(tmp_path / "run.dlprof")
-    with dlsim.Recorder(model, tmp_path / "run.dlprof", existing="continue"):
+    assert "steps: 4 (0 to 3)" in info(tmp_path / "run.profile")
+    with dlsim.Recorder(model, tmp_path / "run.profile", existing="continue"):
         pass  # completes what is there
-    assert "steps: 4 (0 to 3)" in info(tmp_path / "run.dlprof")
+    assert "steps: 4 (0 to 3)" in info(tmp_path / "run.profile")
 
 
 def test_a_recorder_that_nobody_closes_is_closed_at_exit(tmp_path: Path) -> None:
@@ -196,17 +196,17 @@ def test_a_recorder_that_nobody_closes_is_closed_at_exit(tmp_path: Path) -> None
         "rec.step(scale=1.0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "run.dlprof"],
+        [sys.executable, "-c", script, tmp_path / "run.profile"],
         capture_output=True,
         text=True,
         check=True,
     )
-    path = tmp_path / "run.dlprof"
+    path = tmp_path / "run.profile"
     assert done.stderr == f"{path}: 1 step recorded. Next: dlsim replay {path}\n"
-    assert "steps: 1 (0 to 0)" in info(tmp_path / "run.dlprof")
+    assert "steps: 1 (0 to 0)" in info(tmp_path / "run.profile")
 
 
-@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("output", ["run", "run.profile"])
 @pytest.mark.parametrize("again", [False, True])
 def test_a_recorder_that_is_collected_unclosed_is_completed(tmp_path: Path, output, again) -> None:
     script = (
@@ -229,8 +229,7 @@ def test_a_recorder_that_is_collected_unclosed_is_completed(tmp_path: Path, outp
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "steps: 1 (0 to 0)" in info(tmp_path / output)
-    assert not (tmp_path / f"{output}.partial").exists()
-    assert output != "run" or not list((tmp_path / output).glob(".*"))
+    assert not list((tmp_path / output).glob(".*"))
 
 
 @pytest.mark.parametrize("existing", ["refuse", "replace", "continue"])
@@ -310,7 +309,7 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
     import gc
 
     counts = []
-    with dlsim.Recorder(model, tmp_path / "run.dlprof", activations="*") as rec:
+    with dlsim.Recorder(model, tmp_path / "run.profile", activations="*") as rec:
         for _ in range(3):
             train(model, rec, 5)
             rec.report()  # waits for the thread, which holds tensors of a step under way
@@ -322,7 +321,7 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("existing", ["refuse", "replace", "continue"])
 def test_a_profile_without_steps_leaves_nothing(tmp_path: Path, existing) -> None:
     for _ in range(2):
-        with dlsim.Recorder(small_model(), tmp_path / "run.dlprof", existing=existing):
+        with dlsim.Recorder(small_model(), tmp_path / "run.profile", existing=existing):
             pass
         assert list(tmp_path.iterdir()) == []
 
@@ -385,12 +384,11 @@ def test_modules_that_never_run_are_no_warning(tmp_path: Path, caplog) -> None:
     assert "left out: idle.act_grad" in caplog.text
 
 
-def test_a_profile_that_is_not_closed_is_told_by_name(tmp_path: Path) -> None:
-    model, path = small_model(), tmp_path / "run.dlprof"
+def test_a_profile_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    model, path = small_model(), tmp_path / "run.profile"
     with dlsim.Recorder(model, path) as rec:
         train(model, rec)
-        rec.report()
-        for read in (dlsim.replay, dlsim.info, dlsim.open_profile, dlsim.sweep):
-            with pytest.raises(dlsim.InputError, match=r"only run\.dlprof\.partial exists, expec"):
-                read(path)
-    dlsim.replay(path)
+        steps = rec.report().steps
+        for read in (dlsim.replay, dlsim.info, dlsim.sweep):
+            read(path)
+        assert len(dlsim.open_profile(path)) == steps

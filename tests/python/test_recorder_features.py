@@ -92,7 +92,7 @@ def test_modules_tell(tmp_path: Path, module, shape, axis) -> None:
     assert axes(tmp_path).get("(root).act_grad") == axis
 
 
-@pytest.mark.parametrize("name", ["run", "run.dlprof"])
+@pytest.mark.parametrize("name", ["run", "run.profile"])
 def test_channels_are_counted_along_them(tmp_path: Path, name: str) -> None:
     recorded(tmp_path / name, Sounds(), torch.randn(4, 3, 9))
     (run,) = dlsim.replay(tmp_path / name, formats=["fp16"], policies=["torch"]).data["runs"]

@@ -239,7 +239,7 @@ def test_an_exception_in_forward_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_profile_has_the_forward_pass_by_default(tmp_path: Path) -> None:
     model = small_model()
-    path = tmp_path / "run.dlprof"
+    path = tmp_path / "run.profile"
     with dlsim.Recorder(model, path) as rec:
         train(model, rec, 3)  # the last is one of them
         found = {tensor.name for tensor in rec.report().tensors}
@@ -272,7 +272,7 @@ def test_others_modes_are_left_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 1])
-@pytest.mark.parametrize("name", ["run", "run.dlprof"])
+@pytest.mark.parametrize("name", ["run", "run.profile"])
 def test_the_first_that_overflows_is_the_first_that_was_computed(
     tmp_path: Path, monkeypatch, name: str, limit: int
 ) -> None:

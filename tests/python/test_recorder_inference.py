@@ -61,7 +61,7 @@ def test_it_has_the_forward_pass_of_a_training(tmp_path: Path) -> None:
 
 
 def test_the_verdict_answers_from_it_alone(tmp_path: Path) -> None:
-    path = tmp_path / "a.dlprof"
+    path = tmp_path / "a.profile"
     model = small_model()
     with dlsim.Recorder(model, path, inference=True, on_error="raise") as rec, torch.no_grad():
         for batch in (1.0, 1e6):
@@ -93,7 +93,7 @@ def test_an_overflow_that_would_not_disturb_a_training_is_told(tmp_path: Path) -
 
 def test_the_report_shows_outputs_and_no_policies(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    path, page, model = tmp_path / "a.dlprof", tmp_path / "page.html", small_model()
+    path, page, model = tmp_path / "a.profile", tmp_path / "page.html", small_model()
     with dlsim.Recorder(model, path, inference=True, on_error="raise") as rec, torch.no_grad():
         model(torch.ones(4, 6))
         rec.step()

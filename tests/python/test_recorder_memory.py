@@ -43,7 +43,7 @@ def test_sparse_tensors_are_known_by_themselves() -> None:
 def test_an_input_where_a_parameter_lay_is_rounded_as_any(tmp_path: Path) -> None:
     for i in range(40):
         model = small_model()
-        path = tmp_path / f"{i}.dlprof"
+        path = tmp_path / f"{i}.profile"
         with dlsim.Recorder(model, path, every=1, on_error="raise") as rec:
             model.double()  # frees what the parameters were: the weight has as many bytes
             model(torch.ones(4, 6, dtype=torch.float64)).sum().backward()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients that are counted where they are.
 
-No device is needed: memory of the host stands for a device's, and is counted by its address.
+No device is needed: memory of the host stands for a device's, and PyTorch counts it.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from bundled_traces import files_of
 from recording import small_model, train
 from torch import nn
 
 import dlsim
-from dlsim import _core
 from dlsim.recorder import Watch, _on_device, _snapshot
 
 HOST = -1  # as a device
@@ -23,18 +23,19 @@ HOST = -1  # as a device
 def waits(monkeypatch) -> list[int]:
     """Takes tensors for those of a device; returns the devices that were waited for."""
     waited: list[int] = []
-    monkeypatch.setattr(_core, "require_cuda", lambda place, device: None)
     for module in (_on_device, _snapshot):
         monkeypatch.setattr(module, "device_of", lambda tensor: HOST)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     return waited
 
 
-def _profile(path: Path, train: Callable[[nn.Module, dlsim.Recorder], object], **options) -> bytes:
+def _profile(
+    path: Path, train: Callable[[nn.Module, dlsim.Recorder], object], **options
+) -> dict[str, bytes]:
     model = small_model()
     with dlsim.Recorder(model, path, on_error="raise", **options) as rec:
         train(model, rec)
-    return path.read_bytes()
+    return files_of(path)
 
 
 @pytest.fixture
@@ -42,15 +43,17 @@ def same(tmp_path, waits, monkeypatch) -> Callable[..., None]:
     """Fails unless a profile that is counted on the device is that of copies."""
 
     def check(train: Callable[[nn.Module, dlsim.Recorder], object], **options) -> None:
-        counted = _profile(tmp_path / "device.dlprof", train, on_device=True, **options)
+        counted = _profile(tmp_path / "device.profile", train, on_device=True, **options)
         assert waits and set(waits) == {HOST}
         monkeypatch.undo()
-        assert counted == _profile(tmp_path / "host.dlprof", train, **options)
+        assert counted == _profile(tmp_path / "host.profile", train, **options)
 
     return check
 
 
-@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"sample": 5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "bfloat16"}, {"sample": 5}, {"scales": [3, 2e15]}]
+)
 def test_profile_is_that_of_copies(same, options) -> None:
     same(lambda model, rec: train(model, rec, steps=3), **options)
 
@@ -76,7 +79,7 @@ def test_micro_steps_are_counted_one_by_one(same) -> None:
 
 
 def test_gradients_may_change_as_soon_as_step_returns(tmp_path, waits) -> None:
-    def record(path: Path, *, changes: bool) -> bytes:
+    def record(path: Path, *, changes: bool) -> dict[str, bytes]:
         def steps(model: nn.Module, rec: dlsim.Recorder) -> None:
             for step in range(20):
                 model.zero_grad()
@@ -87,8 +90,8 @@ def test_gradients_may_change_as_soon_as_step_returns(tmp_path, waits) -> None:
 
         return _profile(path, steps, on_device=True, every=1)
 
-    changed = record(tmp_path / "changed.dlprof", changes=True)
-    assert changed == record(tmp_path / "kept.dlprof", changes=False)
+    changed = record(tmp_path / "changed.profile", changes=True)
+    assert changed == record(tmp_path / "kept.profile", changes=False)
 
 
 def test_a_gradient_in_another_order_is_counted(same) -> None:
@@ -107,7 +110,7 @@ def test_a_watch_sees_the_same_figures(tmp_path, waits, monkeypatch) -> None:
 
     for name, on_device in (("a", True), ("b", False)):
         model = small_model()
-        path = tmp_path / f"{name}.dlprof"
+        path = tmp_path / f"{name}.profile"
         watch = Watch(show, every=1)
         options = {"on_device": on_device, "watch": watch, "on_error": "raise"}
         with dlsim.Recorder(model, path, **options) as rec:
@@ -126,28 +129,5 @@ def test_a_trace_needs_the_gradients(tmp_path, waits) -> None:
 def test_scaled_formats_are_measured_on_the_host(tmp_path, waits) -> None:
     with pytest.raises(dlsim.UsageError, match="on_device: mxfp8 is measured in the host's memory"):
         dlsim.Recorder(
-            small_model(), tmp_path / "a.dlprof", on_device=True, ladder={"formats": ["mxfp8"]}
+            small_model(), tmp_path / "a.profile", on_device=True, scaled_formats=["mxfp8"]
         )
-
-
-def test_a_build_without_cuda_refuses(tmp_path, monkeypatch) -> None:
-    def refuse(place: str, device: int) -> None:
-        raise dlsim.UsageError(f"{place}: this dlsim was built without CUDA")
-
-    monkeypatch.setattr(_core, "require_cuda", refuse)
-    with pytest.raises(dlsim.UsageError, match="on_device: this dlsim was built without CUDA, exp"):
-        dlsim.Recorder(small_model(), tmp_path / "run.dlprof", on_device=True)
-    assert not list(tmp_path.iterdir())
-
-
-def test_one_device_counts(tmp_path) -> None:
-    writer = _core.ProfileWriter(str(tmp_path / "x.dlprof"))
-    tensors = [("a", "grad", (0, 256, "float32", [4])), ("b", "grad", (1, 256, "float32", [4]))]
-    with pytest.raises(dlsim.UsageError, match=r"'b': on another device.*cuda:0.*got cuda:1"):
-        writer.append(0, [(-1, 1.0, {}, tensors)])
-
-
-def test_memory_of_an_unknown_type_is_refused(tmp_path) -> None:
-    writer = _core.ProfileWriter(str(tmp_path / "x.dlprof"))
-    with pytest.raises(dlsim.UsageError, match="int32"):
-        writer.append(0, [(-1, 1.0, {}, [("a", "grad", (HOST, 256, "int32", [4]))])])

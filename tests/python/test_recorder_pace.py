@@ -142,15 +142,15 @@ def test_a_profile_says_which_steps_it_has(
 ) -> None:
     costly(monkeypatch)
     with caplog.at_level(logging.WARNING, "dlsim.recorder"):
-        rec = train(tmp_path / "a.dlprof", 120)
-    profile = dlsim.open_profile(tmp_path / "a.dlprof")
+        rec = train(tmp_path / "a.profile", 120)
+    profile = dlsim.open_profile(tmp_path / "a.profile")
     assert list(profile.steps) == [*range(FIRST_STEPS), 16, 32, 50, 100]
     assert profile.description["every"] == "chosen for 0.03 of the time"
     (said,) = (one for one in caplog.messages if "multiples of 50" in one)
     assert "of step 16 and later" in said and "every=1 records all" in said
     assert rec.report().every == 50
     assert str(rec.report()).endswith("recording multiples of 50 now")
-    report = " ".join(dlsim.replay(tmp_path / "a.dlprof", policies="torch").report.split())
+    report = " ".join(dlsim.replay(tmp_path / "a.profile", policies="torch").report.split())
     assert "note: 81 steps are missing (3 gaps)" in report
     assert "so they count too few clean steps and see no overflow in the gaps" in report
 
@@ -160,12 +160,12 @@ def test_all_steps_are_recorded_where_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     costly(monkeypatch)
-    rec = train(tmp_path / "a.dlprof", 60, every=1)
-    profile = dlsim.open_profile(tmp_path / "a.dlprof")
+    rec = train(tmp_path / "a.profile", 60, every=1)
+    profile = dlsim.open_profile(tmp_path / "a.profile")
     assert list(profile.steps) == list(range(60)) and "every" not in profile.description
     assert rec.report().every is None
     assert train(tmp_path / "trace", 60).report().steps == 60
-    assert train(tmp_path / "b.dlprof", 60, budget=1).report().steps == 60
+    assert train(tmp_path / "b.profile", 60, budget=1).report().steps == 60
     assert train(tmp_path / "fewer", 60, every="auto").report().steps == 19
 
 
@@ -175,8 +175,8 @@ def test_processes_that_each_record_choose_the_same_steps(
 ) -> None:
     monkeypatch.setattr(_pace.Costs, "share", lambda *_: 1 / 0)  # nothing is measured
     options: dict[str, Any] = {"distributed": "separate", "rank": 1, "ranks": 2}
-    train(tmp_path / "a.dlprof", 120, **options)
-    profile = dlsim.open_profile(tmp_path / "a.rank-00001.dlprof")
+    train(tmp_path / "a.profile", 120, **options)
+    profile = dlsim.open_profile(tmp_path / "a.rank-00001.profile")
     assert list(profile.steps) == [*range(FIRST_STEPS), 16, 32, 50, 100]
 
 
@@ -192,4 +192,4 @@ def test_processes_that_each_record_choose_the_same_steps(
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(dlsim.UsageError, match=message):
-        dlsim.Recorder(small_model(), tmp_path / "a.dlprof", **options)
+        dlsim.Recorder(small_model(), tmp_path / "a.profile", **options)

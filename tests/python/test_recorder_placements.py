@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from sharded_tensors import whole_tensors
 
 import dlsim
-from dlsim.recorder import join_shards
 
 pytestmark = pytest.mark.skipif(
     int(torch.__version__.split(".")[0]) < 2, reason="fully_shard and DTensor need PyTorch 2"
@@ -41,9 +41,8 @@ def expected(batches: int) -> dict[str, torch.Tensor]:
     return {f"{name}.grad": p.grad / batches for name, p in model.named_parameters()}
 
 
-def joined(recorded: Path, name: str, tmp_path: Path) -> dict[str, torch.Tensor]:
-    path = join_shards(recorded / name, tmp_path / name)
-    return load_file(path / "step-00000000.safetensors")
+def joined(recorded: Path, name: str) -> dict[str, torch.Tensor]:
+    return whole_tensors(recorded / name)
 
 
 def norm(tensors: dict[str, torch.Tensor]) -> float:
@@ -55,8 +54,8 @@ def left_out(recorded: Path, name: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", ["hsdp", "HYBRID_SHARD", "FULL_SHARD"])
-def test_replicas_of_shards_are_recorded_once(recorded: Path, tmp_path: Path, name) -> None:
-    tensors, whole = joined(recorded, name, tmp_path), expected(4)
+def test_replicas_of_shards_are_recorded_once(recorded: Path, name) -> None:
+    tensors, whole = joined(recorded, name), expected(4)
     assert norm(tensors) == pytest.approx(norm(whole), rel=1e-6)
     assert sum(map(torch.numel, tensors.values())) == sum(map(torch.numel, whole.values()))
 
@@ -72,9 +71,9 @@ def test_fully_sharded_gradients_are_numbered_by_their_shards(recorded: Path) ->
     assert not tensors
 
 
-def test_a_profile_of_replicas_has_each_shard_once(recorded: Path, tmp_path: Path) -> None:
-    profile = join_shards(recorded / "hsdp.dlprof", tmp_path / "joined.dlprof")
-    names = [one["name"] for one in dlsim.info(profile).data["tensors"]]
+def test_a_profile_of_replicas_has_each_shard_once(recorded: Path) -> None:
+    run = dlsim.replay(recorded / "hsdp.profile", formats="fp16").data["runs"][0]
+    names = [one["name"] for one in run["tensors"]]
     assert [name for name in names if name.endswith(".grad")] == list(expected(4))
     assert [f"{name.removesuffix('.value')}.grad" for name in names[6:]] == list(expected(4))
 
@@ -85,21 +84,21 @@ def test_whole_gradients_are_recorded_by_one_process(recorded: Path) -> None:
     assert norm(tensors) == pytest.approx(norm(expected(4)), rel=1e-6)
 
 
-def test_activations_of_replicas_are_parts_of_the_batch(recorded: Path, tmp_path: Path) -> None:
-    tensors = joined(recorded, "activations", tmp_path)
+def test_activations_of_replicas_are_parts_of_the_batch(recorded: Path) -> None:
+    tensors = joined(recorded, "activations")
     found = {name: tuple(item.shape) for name, item in tensors.items() if "act_grad" in name}
     assert found == {"fc1.act_grad": (16, 12)}
 
 
-def test_tensor_parallel_gradients_are_recorded_once(recorded: Path, tmp_path: Path) -> None:
-    tensors, whole = joined(recorded, "tp", tmp_path), expected(1)
+def test_tensor_parallel_gradients_are_recorded_once(recorded: Path) -> None:
+    tensors, whole = joined(recorded, "tp"), expected(1)
     for name in ("norm.weight.grad", "norm.bias.grad", "fc2.bias.grad"):
         assert torch.allclose(tensors[name], whole[name], atol=1e-7)
     assert torch.allclose(tensors["fc2.weight.grad"], whole["fc2.weight.grad"], atol=1e-7)
     assert norm(tensors) == pytest.approx(norm(whole), rel=1e-6)
 
 
-def test_partial_gradients_are_refused_by_name(recorded: Path, tmp_path: Path) -> None:
+def test_partial_gradients_are_refused_by_name(recorded: Path) -> None:
     names = ("norm.weight.grad", "norm.bias.grad")
     reason = (
         "is a partial sum on mesh dimension tp, expected a call of step after .redistribute() has "
@@ -107,21 +106,21 @@ def test_partial_gradients_are_refused_by_name(recorded: Path, tmp_path: Path) -
     )
     assert left_out(recorded, "partial") == [[f"{name}: {reason}" for name in names]] * 4
     whole = {name: item for name, item in expected(1).items() if name not in names}
-    assert norm(joined(recorded, "partial", tmp_path)) == pytest.approx(norm(whole), rel=1e-6)
+    assert norm(joined(recorded, "partial")) == pytest.approx(norm(whole), rel=1e-6)
 
 
-def test_meshes_of_both_kinds_are_told_apart(recorded: Path, tmp_path: Path) -> None:
-    tensors = joined(recorded, "both", tmp_path)
+def test_meshes_of_both_kinds_are_told_apart(recorded: Path) -> None:
+    tensors = joined(recorded, "both")
     own = {name: tensor for name, tensor in tensors.items() if not name.endswith("act_grad")}
     assert norm(own) == pytest.approx(norm(expected(2)), rel=1e-6)
     assert tensors["fc1.act_grad"].shape == (8, 12)
     assert tensors["fc2.act_grad"].shape == (8, 8)
 
 
-def test_activations_without_placements_are_left_out_by_name(recorded: Path, tmp_path) -> None:
+def test_activations_without_placements_are_left_out_by_name(recorded: Path) -> None:
     for lines in left_out(recorded, "tp-activations"):
         assert sorted(line.split(":")[0] for line in lines) == ["(root).act_grad", "norm.act_grad"]
-    tensors = joined(recorded, "tp-activations", tmp_path)
+    tensors = joined(recorded, "tp-activations")
     found = {name: tuple(item.shape) for name, item in tensors.items() if "act_grad" in name}
     assert found == {"fc1.act_grad": (4, 12), "fc2.act_grad": (4, 8)}
 

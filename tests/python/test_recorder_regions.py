@@ -171,7 +171,7 @@ def test_the_verdict_does_not_count_them(tmp_path) -> None:
 
     for enabled in (True, False):
         torch.manual_seed(0)
-        path = tmp_path / f"{enabled}.dlprof"
+        path = tmp_path / f"{enabled}.profile"
         model = Large(enabled)
         with dlsim.Recorder(model, path, on_error="raise") as rec:
             model(torch.ones(3, 4)).square().mean().backward()

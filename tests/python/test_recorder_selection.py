@@ -201,19 +201,10 @@ def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
         ({"format": "hdf5"}, dlsim.UsageError, "format: unknown"),
         ({"existing": "append"}, dlsim.UsageError, "existing: unknown"),
         ({"on_error": "ignore"}, dlsim.UsageError, "on_error: unknown"),
-        ({"ladder": {"scales": "1"}}, dlsim.UsageError, "only a profile has one"),
-        ({"ladder": {"scale": "1"}, "format": "profile"}, dlsim.UsageError, "ladder: unknown"),
-        ({"ladder": {"scales": "x"}, "format": "profile"}, dlsim.UsageError, "scales"),
-        (
-            {"ladder": {"subnormals": ["keep"]}, "format": "profile"},
-            TypeError,
-            r"^ladder.subnormals: expected a text, got \['keep'\]$",
-        ),
-        (
-            {"ladder": {"formats": "fp16"}, "format": "profile"},
-            TypeError,
-            "^ladder.formats: expected a list of texts, got 'fp16'$",
-        ),
+        ({"scales": [3]}, dlsim.UsageError, "scales: only a profile has them"),
+        ({"scales": "x", "format": "profile"}, dlsim.UsageError, "scales"),
+        ({"scales": [None], "format": "profile"}, TypeError, "scales: expected a text or number"),
+        ({"scaled_formats": "fp16", "format": "profile"}, dlsim.UsageError, "scaled_formats"),
         ({"distributed": "ddp"}, dlsim.UsageError, "distributed: unknown"),
         ({"rank": 2, "ranks": 2}, dlsim.UsageError, "rank: out of range"),
         ({"ranks": 2}, dlsim.UsageError, "distributed: unknown how"),
@@ -235,7 +226,7 @@ def test_a_model_is_a_module(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"model: expected a torch\.nn\.Module"):
             dlsim.Recorder(model, tmp_path)
     with pytest.raises(dlsim.UsageError, match="is the name of a profile"):
-        dlsim.Recorder(small_model(), tmp_path / "x.dlprof", format="safetensors")
+        dlsim.Recorder(small_model(), tmp_path / "x.profile", format="safetensors")
 
 
 def test_without_torch_the_error_names_the_package(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from recording import load
 from torch import nn
 
 import dlsim
-from dlsim.recorder import join_shards
 
 
 class FullyShardedDataParallel(nn.Module):
@@ -75,7 +74,7 @@ def test_names_of_wrappers_are_left_out(tmp_path: Path, wrapper) -> None:
     assert load(tmp_path, 0)[0].keys() == {"weight.grad", "bias.grad"}
 
 
-def test_shards_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
+def test_shards_with_the_same_tensor_are_refused(tmp_path: Path) -> None:
     for rank in range(2):
         model = nn.Linear(2, 1)
         model(torch.ones(1, 2)).sum().backward()
@@ -85,7 +84,7 @@ def test_shards_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
     steps = sorted(tmp_path.glob("shard-*/step-*.safetensors"))
     steps[1].write_bytes(steps[0].read_bytes())
     with pytest.raises(dlsim.InputError, match=r"tensor '.*': is in a shard before, expected once"):
-        dlsim.recorder.join_shards(tmp_path, tmp_path / "joined")
+        dlsim.replay(tmp_path, quiet=True)
 
 
 def test_micro_steps_of_fully_sharded_models_are_refused_at_once(tmp_path: Path) -> None:
@@ -118,9 +117,10 @@ def test_a_shard_says_by_its_own_names_what_autocast_keeps_in_float32(tmp_path, 
             model(torch.ones(3, 4)).mean().mul(1e-9).backward()
             rec.step(scale=1.0)
     shards = [run / f"shard-0000{rank}-of-00002" for rank in range(2)]
-    for path in (*shards, join_shards(run, tmp_path / "joined")):
+    for path in shards:
         tensors, metadata = load(path, 0)
         wide = set(metadata["autocast_float32"].split("\n"))
         large = {name for name, one in tensors.items() if one.max() > 65504}
         assert wide <= tensors.keys() and large and large <= wide
+    for path in (*shards, run):
         assert dlsim.replay(path, quiet=True).verdict["fp16"].verdict != "fails in forward"

@@ -57,14 +57,14 @@ def test_steps_tell_in_what_they_were_computed(tmp_path, forward_every, dtype, a
 
 def test_the_verdict_repeats_it(tmp_path: Path) -> None:
     model = small_model()
-    with dlsim.Recorder(model, tmp_path / "run.dlprof") as rec:
+    with dlsim.Recorder(model, tmp_path / "run.profile") as rec:
         for step in range(4):
             model.zero_grad()
             with torch.autocast("cpu", torch.bfloat16):
                 output = model(torch.randn(4, 6))
             output.float().square().mean().backward()
             rec.step(scale=float("nan") if step == 1 else 1.0)
-    verdict = dlsim.replay(tmp_path / "run.dlprof", formats=["fp16"]).verdict
+    verdict = dlsim.replay(tmp_path / "run.profile", formats=["fp16"]).verdict
     assert verdict.refused.steps == 1 and verdict.refused.of == 4
     assert verdict.computed_in == {"bfloat16": 3}
     assert "1 of 4 steps was refused: step 1: " in verdict.lines[1]

@@ -37,8 +37,8 @@ def watched(path: Path, watch, steps: int = 1, **options) -> dlsim.Recorder:
 @pytest.mark.parametrize("format", ["fp16", "cb16", "fp8-e4m3"])
 def test_figures_are_those_of_a_replay_of_the_profile(tmp_path: Path, format) -> None:
     shown = Shown()
-    path = tmp_path / "run.dlprof"
-    watched(path, Watch(shown, every=2, format=format), 5, ladder={"formats": [format]})
+    path = tmp_path / "run.profile"
+    watched(path, Watch(shown, every=2, format=format), 5)
     assert list(shown.calls) == [0, 2, 4]
     options = {"formats": format, "policies": "static", "settings": {"loss_scale": 8}}
     result = dlsim.replay(path, **options).data
@@ -55,8 +55,8 @@ def test_figures_are_those_of_a_replay_of_the_profile(tmp_path: Path, format) ->
 def test_figures_of_micro_steps_are_those_of_their_sum(tmp_path: Path) -> None:
     shown, model = Shown(), small_model()
     options = {"micro_steps": True, "watch": shown, "on_error": "raise"}
-    path = tmp_path / "run.dlprof"
-    with dlsim.Recorder(model, path, ladder={"formats": ["fp16"]}, **options) as rec:
+    path = tmp_path / "run.profile"
+    with dlsim.Recorder(model, path, **options) as rec:
         for _ in range(2):
             (model(torch.ones(4, 6)).square().mean() * 8).backward()
             rec.micro_step(scale=8)

@@ -522,11 +522,11 @@ def test_a_trace_or_profile_is_replayed_and_tuned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    dlsim.profile(TRACE, tmp_path / "a.dlprof")
+    dlsim.profile(TRACE, tmp_path / "a.profile")
     pages = []
     scaled = ["--format", "mxfp8"]  # of traces alone
     for given, more, written_to in (
-        ("a.dlprof", [], "a.html"),
+        ("a.profile", [], "a.html"),
         (str(TRACE), scaled, f"{TRACE.name}.html"),
     ):
         assert main([given, "--format", "fp16", "--policy", "torch", *more]) == 0
@@ -543,7 +543,7 @@ def test_a_trace_or_profile_is_replayed_and_tuned(
     )
     assert "scaled" in pages[1].rows
     with pytest.raises(dlsim.UsageError, match=r"^a\.html: exists already, expected -o FILE$"):
-        main(["a.dlprof"])
+        main(["a.profile"])
 
 
 def test_a_trace_that_is_gone_or_another_gives_no_exponents(tmp_path: Path) -> None:

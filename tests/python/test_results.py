@@ -31,9 +31,9 @@ def replay() -> dlsim.Result:
 
 
 def tables_of_all(tmp_path: Path) -> dict[str, dict[str, results.Table]]:
-    profile = tmp_path / "run.dlprof"
+    profile = tmp_path / "run.profile"
     found = [
-        dlsim.profile(TRACE, profile, formats="fp16", scales="2^0..2^4"),
+        dlsim.profile(TRACE, profile, scaled_formats="mxfp8", scales=3),
         dlsim.replay(profile, formats="fp16", policies="torch"),
         dlsim.replay(TRACE, formats="fp16", policies="all", on_fatal="continue"),
         dlsim.sweep(TRACE, formats="fp16", vary={"policy": ["torch", "static"]}),
@@ -60,8 +60,8 @@ def test_tables_of_every_command_have_columns_of_one_length_and_type(tmp_path: P
 
 
 def test_numbers_that_are_not_finite_are_floats(replay: dlsim.Result) -> None:
-    assert any("inf" == step["grad_norm"] for step in replay.data["runs"][0]["steps"])
-    norms = results.tables(replay.data)["steps"]["grad_norm"]
+    assert any("inf" == step["converted_grad_norm"] for step in replay.data["runs"][0]["steps"])
+    norms = results.tables(replay.data)["steps"]["converted_grad_norm"]
     assert any(math.isinf(norm) for norm in norms)
     assert any(math.isnan(norm) for norm in norms)
 
@@ -72,18 +72,6 @@ def test_a_tensor_named_nan_stays_a_name(replay: dlsim.Result) -> None:
         for tensor in run["tensors"]:
             tensor["name"] = "nan"
     assert set(results.tables(data)["tensors"]["name"]) == {"nan"}
-
-
-def test_brackets_become_two_columns(tmp_path: Path) -> None:
-    dlsim.profile(TRACE, tmp_path / "p.dlprof", formats="fp16", scales="2^0..2^4")
-    found = dlsim.replay(tmp_path / "p.dlprof", formats="cb16", policies="torch")
-    table = results.tables(found.data)["steps"]
-    inexact = [exact is False for exact in table["exact"]]
-    assert any(inexact)
-    for i, bracketed in enumerate(inexact):
-        if bracketed:
-            low, high = table["bracket.subnormal.low"][i], table["bracket.subnormal.high"][i]
-            assert low <= table["subnormal"][i] <= high
 
 
 def test_a_frame_has_the_columns_and_types_of_the_table(replay: dlsim.Result) -> None:

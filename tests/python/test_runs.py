@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundled_traces import files_of
 from running import DLSIM
 
 import dlsim
@@ -31,7 +32,7 @@ def run(*arguments: str) -> Any:
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("profile") / "run.dlprof"
+    path = tmp_path_factory.mktemp("profile") / "run.profile"
     dlsim.profile(TRACE, path, quiet=True)
     return path
 
@@ -48,18 +49,11 @@ def test_scaler_takes_lists_of_any_length() -> None:
     assert dlsim.scaler("torch", 2, overflow_at=[]).data["skipped"] == []
 
 
-def test_profiles_of_parts_merge(tmp_path: Path, profile: Path) -> None:
-    parts = [tmp_path / f"{part}.dlprof" for part in (1, 2)]
-    for part, path in enumerate(parts, 1):
-        result = dlsim.profile(TRACE, path, shard=(part, 2))
-        assert result.data["profile"] == str(path)
-    merged = dlsim.merge(parts, tmp_path / "all.dlprof")
-    assert merged.data["schema"] == "dlsim.info/1"
-    assert (tmp_path / "all.dlprof").read_bytes() == profile.read_bytes()
-    with pytest.raises(dlsim.InputError, match="each step in one profile, or --partial"):
-        dlsim.merge([*parts, parts[0]], tmp_path / "more.dlprof")
-    dlsim.merge([*parts, parts[0]], tmp_path / "more.dlprof", partial=True)
-    assert (tmp_path / "more.dlprof").read_bytes() == profile.read_bytes()
+def test_parts_of_a_profile_make_the_whole(tmp_path: Path, profile: Path) -> None:
+    for steps in (":599", "600:"):
+        result = dlsim.profile(TRACE, tmp_path / "a.profile", steps=steps)
+        assert result.data["profile"] == str(tmp_path / "a.profile")
+    assert files_of(tmp_path / "a.profile") == files_of(profile)
 
 
 def test_several_traces_are_read_one_after_another(tmp_path: Path) -> None:
@@ -121,7 +115,7 @@ def test_errors_have_the_right_type_and_the_line_of_the_command() -> None:
     with pytest.raises(dlsim.InputError, match=r"^no-such-trace: cannot be opened: No such file"):
         dlsim.replay("no-such-trace")
     with pytest.raises(dlsim.InputError, match=r"no/such/folder.*No such file"):
-        dlsim.profile(TRACE, "no/such/folder/x.dlprof")
+        dlsim.profile(TRACE, "no/such/folder/x.profile")
 
 
 def test_a_refusal_keeps_the_result_of_the_other_policies() -> None:
@@ -168,8 +162,8 @@ def test_exceptions_have_public_names_and_pass_between_processes() -> None:
 
 
 def test_notes_are_without_the_name_of_the_command(tmp_path: Path) -> None:
-    result = dlsim.profile(TRACE, tmp_path / "x.dlprof", shard="1/100")
-    assert result.notes == ("shard 1/100 holds no step",)
+    result = dlsim.profile(TRACE, tmp_path / "x.profile", steps="1:2")
+    assert result.notes == ("no step has a number of --steps",)
 
 
 # Options that functions give by themselves.
@@ -196,7 +190,7 @@ def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
 def test_keywords_have_the_names_that_they_always_had() -> None:
     assert set(KEYWORDS["replay"]) >= {"formats", "policies", "settings", "optimizers", "state"}
     assert set(KEYWORDS["sweep"]) >= {"formats", "policies", "settings", "vary", "grid"}
-    assert set(KEYWORDS["profile"]) >= {"formats", "roundings", "subnormals", "scales", "shard"}
+    assert set(KEYWORDS["profile"]) >= {"scaled_formats", "scales", "steps"}
 
 
 @pytest.mark.parametrize("name", KEYWORDS)

@@ -274,7 +274,7 @@ def test_runs_and_scaled_formats_are_asked_for_their_own_figures(tmp_path: Path)
     )
     assert [one.holds for one in gaps.expectations] == [False]
     # A profile has no values: what a configuration asks for is not judged there.
-    profile, script = tmp_path / "run.dlprof", tmp_path / "train.sh"
+    profile, script = tmp_path / "run.profile", tmp_path / "train.sh"
     dlsim.profile(trace, output=profile, quiet=True)
     script.write_text("pretrain_gpt.py --num-layers 2 --hidden-size 8 --bf16 --fp4-format e2m1\n")
     assert dlsim.replay(trace, config=script, expect="nvfp4: clipped>=0", quiet=True).expectations
@@ -351,7 +351,7 @@ def test_recipes_of_torchao_are_these_formats() -> None:
 
 
 def test_a_profile_answers_for_the_formats_that_it_was_made_for(tmp_path: Path) -> None:
-    profile = tmp_path / "run.dlprof"
+    profile = tmp_path / "run.profile"
     dlsim.profile(TRACES / "cnn-digits", output=profile, formats=["mxfp8"], quiet=True)
     result = dlsim.replay(profile, formats=["mxfp8"], quiet=True)
     expected = dlsim.replay(TRACES / "cnn-digits", formats=["mxfp8"], quiet=True)

@@ -43,10 +43,10 @@ def test_wrong_arguments_are_one_clear_line(tmp_path: Path) -> None:
         dlsim.open_trace(5)  # type: ignore[arg-type]
     with pytest.raises(dlsim.InputError, match="no tensor matches the pattern 'x'"):
         dlsim.exponents(trace, tensors="x")
-    made = profile(TRACES / "reg-diabetes-cut", tmp_path / "a.dlprof")
-    with pytest.raises(dlsim.UsageError, match="profiles and traces together"):
+    made = profile(TRACES / "reg-diabetes-cut", tmp_path / "a.profile")
+    with pytest.raises(dlsim.UsageError, match="a profile among others"):
         dlsim.exponents([made, trace])
-    with pytest.raises(dlsim.InputError, match=r"a\.dlprof: is a profile, .* dlsim\.open_profile"):
+    with pytest.raises(dlsim.InputError, match=r"a\.profile: is a profile, .* dlsim\.open_profile"):
         dlsim.open_trace(made)
     with pytest.raises(dlsim.InputError, match="cnn-digits"):
         dlsim.open_profile(trace)
@@ -107,15 +107,16 @@ def test_damaged_npz_and_profiles_are_input_errors(tmp_path: Path) -> None:
         archive.writestr("w.npy", b"\x93NUMPY\x01\x00\x08\x00{'descr'")
     with pytest.raises(dlsim.InputError, match=r"a\.npz"):
         dlsim.open_trace(tmp_path / "a.npz")[0].gradients()
-    path = profile(TRACES / "reg-diabetes-cut", tmp_path / "a.dlprof")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
-    with pytest.raises(dlsim.InputError, match=r"a\.dlprof"):
-        dlsim.open_profile(path)
+    path = profile(TRACES / "reg-diabetes-cut", tmp_path / "a.profile")
+    file = sorted(path.glob("step-*"))[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(dlsim.InputError, match=r"a\.profile"):
+        dlsim.open_profile(path)[0]
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 0x10
-    path.write_bytes(bytes(damaged))
-    with pytest.raises(dlsim.InputError, match=r"a\.dlprof"):
+    file.write_bytes(bytes(damaged))
+    with pytest.raises(dlsim.InputError, match=r"a\.profile"):
         dlsim.exponents(path)
 
 

@@ -22,33 +22,33 @@ float FromHex(const Json& text) { return std::strtof(text.get<std::string>().c_s
 
 // A step of tensors whose still scaled elements are given, measured by the definitions.
 struct ScaledStep {
-  StepMeasurement step;
-  std::vector<TensorAnswer> answers;
-  std::vector<TensorStats> totals;
+  std::vector<TensorInfo> tensors;
+  StepAnswer answers;
 
   void Add(const std::vector<float>& scaled, float scale) {
     TensorAnswer answer;
-    TensorStats stats;
-    stats.elements = scaled.size();
+    answer.total.elements = scaled.size();
+    double squares = 0;
     for (const float value : scaled) {
       const float unscaled = value * (1.0f / scale);
-      if (!std::isfinite(value)) ++stats.nonfinite_outputs;
-      stats.inf += std::isinf(value) ? 1 : 0;
-      stats.nan += std::isnan(value) ? 1 : 0;
-      answer.effective_sum_of_squares += double{unscaled} * double{unscaled};
+      if (!std::isfinite(value)) ++answer.total.nonfinite_outputs;
+      answer.total.inf += std::isinf(value) ? 1 : 0;
+      answer.total.nan += std::isnan(value) ? 1 : 0;
+      squares += double{unscaled} * double{unscaled};
       answer.detail.scaled_sum += double{value};
       answer.detail.scaled_sum_of_squares += double{value} * double{value};
     }
-    answer.parts = {stats};
+    answer.converted_squares = squares;
+    answer.scaled_sum_finite = answer.total.nonfinite_outputs == 0;
+    answer.unscaled_finite = std::isfinite(squares);
     answers.push_back(answer);
-    totals.push_back(stats);
-    step.tensors.push_back({"t" + std::to_string(answers.size()), Role::kGrad});
+    tensors.push_back({.name = "t" + std::to_string(answers.size()), .shape = {}});
   }
 
   FiniteFindings JudgeAll() const {
     std::vector<size_t> all(answers.size());
     std::iota(all.begin(), all.end(), size_t{0});
-    return Judge({step, answers, totals}, all);
+    return Judge(tensors, answers, all);
   }
 };
 
@@ -111,7 +111,7 @@ TEST(FiniteTests, ALowerScaleHelpsMicroStepsWhoseUnscaledSumIsFinite) {
   const ReplayStep finite = Explained(FiniteTest::kElementwise, step.JudgeAll());
   EXPECT_EQ(finite.cause, Cause::kAccumulation);
   EXPECT_TRUE(finite.lower_scale_helps);
-  step.answers[0].effective_sum_of_squares = HUGE_VAL;
+  step.answers[0].unscaled_finite = false;
   const ReplayStep infinite = Explained(FiniteTest::kElementwise, step.JudgeAll());
   EXPECT_EQ(infinite.cause, Cause::kAccumulation);
   EXPECT_FALSE(infinite.lower_scale_helps);

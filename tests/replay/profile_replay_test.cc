@@ -1,73 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
-// The replay of a profile equals that of its trace, counter for counter; what a profile cannot know
-// is within its brackets.
+// The replay of a profile is that of its trace, in all that it says, or is refused.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
-#include <random>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "dlsim/error.h"
+#include "dlsim/profile.h"
 #include "dlsim/sim/policies.h"
-#include "tests/support/profiled_trace.h"
+#include "dlsim/sim/replay.h"
+#include "sim/replay/simulation.h"
+#include "sim/replay/step_sources.h"
+#include "tests/support/same_stats.h"
 #include "tests/support/small_replay.h"
-#include "tests/support/special_values.h"
 #include "tests/support/test_traces.h"
+#include "tests/support/trace_test_util.h"
 
 namespace dlsim::sim {
 namespace {
 
-const std::vector<std::string> kAllTraces = {kTraces + "cnn-digits", kAccumulated, kSingle,
-                                             kTraces + "reg-diabetes-cut"};
-
-ReplayRun RunAt(const NamedFormat& format, float scale, FiniteTest test = FiniteTest::kGlobalNorm) {
-  ReplayRun run = StaticRun(format.format, scale, {.finite_test = test});
-  run.format = format.name;
-  run.policy = "static " + std::to_string(scale);
-  return run;
+void ExpectSame(const HarmOverSteps& got, const HarmOverSteps& expected) {
+  EXPECT_EQ(got.sum, expected.sum);
+  EXPECT_EQ(got.worst, expected.worst);
+  EXPECT_EQ(got.steps, expected.steps);
 }
 
-TEST(ProfileReplay, EqualsThatOfTheTraceAtEveryScaleOfTheLadder) {
-  const Ladder ladder = DefaultLadder();
-  std::vector<ReplayRun> runs;
-  for (const NamedFormat& format : ladder.formats) {
-    for (const float scale : ladder.scales) runs.push_back(RunAt(format, scale));
-  }
-  for (const std::string& path : kAllTraces) {
-    SCOPED_TRACE(path);
-    const Compared compared = CompareReplays(OpenTrace({path}), runs);
-    EXPECT_GT(compared.steps, runs.size());
-    EXPECT_EQ(compared.inexact, 0u);
-    EXPECT_EQ(compared.uncertain, 0u);
-  }
+void ExpectSame(const StepHarm& got, const StepHarm& expected) {
+  EXPECT_EQ(got.mean, expected.mean);
+  EXPECT_EQ(got.worst, expected.worst);
+  EXPECT_EQ(got.worst_tensor, expected.worst_tensor);
 }
 
-TEST(ProfileReplay, EqualsThatOfTheTraceInEveryMode) {
-  const Ladder ladder = DefaultLadder();
-  std::vector<ReplayRun> runs;
-  for (const NamedFormat& format : ladder.formats) {
-    for (size_t s = 3; s < ladder.scales.size(); s += 51) {
-      for (const Rounding rounding : ladder.roundings) {
-        for (const Subnormals subnormals : ladder.subnormals) {
-          for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
-            ReplayRun run = RunAt(format, ladder.scales[s], FiniteTest::kElementwise);
-            run.conversion = {format.format, rounding, overflow, subnormals};
-            runs.push_back(run);
-          }
-        }
+void ExpectSame(const ReplayStep& got, const ReplayStep& expected) {
+  SCOPED_TRACE("step " + std::to_string(expected.step));
+  EXPECT_EQ(got.step, expected.step);
+  EXPECT_EQ(got.scale, expected.scale);
+  EXPECT_EQ(got.next_scale, expected.next_scale);
+  EXPECT_EQ(got.finite, expected.finite);
+  EXPECT_EQ(got.skipped, expected.skipped);
+  EXPECT_PRED2(SameDigits, got.grad_norm, expected.grad_norm);
+  EXPECT_EQ(got.cause, expected.cause);
+  EXPECT_EQ(got.cause_tensor, expected.cause_tensor);
+  EXPECT_EQ(got.lower_scale_helps, expected.lower_scale_helps);
+  EXPECT_EQ(got.converted_norm, expected.converted_norm);
+  EXPECT_EQ(got.clip_coefficient, expected.clip_coefficient);
+  EXPECT_EQ(got.clipped, expected.clipped);
+  EXPECT_EQ(got.optimizers.size(), expected.optimizers.size());
+  ExpectSame(got.gradients, expected.gradients);
+  ExpectSame(got.activations, expected.activations);
+  ExpectSame(got.harm, expected.harm);
+  ExpectSame(got.activation_harm, expected.activation_harm);
+}
+
+void ExpectSame(const ReplaySummary& got, const ReplaySummary& expected) {
+  SCOPED_TRACE("summary");
+  EXPECT_EQ(got.steps, expected.steps);
+  EXPECT_EQ(got.skipped_steps, expected.skipped_steps);
+  EXPECT_EQ(got.longest_skip_run, expected.longest_skip_run);
+  EXPECT_EQ(got.nonfinite_steps, expected.nonfinite_steps);
+  EXPECT_EQ(got.hopeless_steps, expected.hopeless_steps);
+  EXPECT_EQ(got.first_applied_step, expected.first_applied_step);
+  EXPECT_EQ(got.final_scale, expected.final_scale);
+  EXPECT_EQ(got.min_scale, expected.min_scale);
+  EXPECT_EQ(got.max_scale, expected.max_scale);
+  EXPECT_EQ(got.worst_step_energy_lost, expected.worst_step_energy_lost);
+  EXPECT_EQ(got.skip_run, expected.skip_run);
+  EXPECT_EQ(got.clipped_steps, expected.clipped_steps);
+  ExpectSame(got.gradients, expected.gradients);
+  ExpectSame(got.activations, expected.activations);
+  ExpectSame(got.harm, expected.harm);
+  ExpectSame(got.activation_harm, expected.activation_harm);
+  ExpectSame(got.tensor_harm, expected.tensor_harm);
+}
+
+void ExpectSame(const ReplayTensor& got, const ReplayTensor& expected) {
+  SCOPED_TRACE(expected.name);
+  EXPECT_EQ(got.name, expected.name);
+  EXPECT_EQ(got.role, expected.role);
+  ExpectSame(got.stats, expected.stats);
+  EXPECT_EQ(got.worst_step_energy_lost, expected.worst_step_energy_lost);
+  ExpectSame(got.harm, expected.harm);
+  EXPECT_EQ(got.channels.channels, expected.channels.channels);
+  ExpectSame(got.channels.mean, expected.channels.mean);
+  EXPECT_EQ(got.channels.worst, expected.channels.worst);
+  EXPECT_EQ(got.nonzero_steps, expected.nonzero_steps);
+  EXPECT_EQ(got.noise_steps, expected.noise_steps);
+  EXPECT_EQ(got.first_overflow_step, expected.first_overflow_step);
+  ASSERT_EQ(got.scales.has_value(), expected.scales.has_value());
+  if (!got.scales) return;
+  EXPECT_EQ(got.scales->min, expected.scales->min);
+  EXPECT_EQ(got.scales->max, expected.scales->max);
+  EXPECT_EQ(got.scales->final, expected.scales->final);
+}
+
+void ExpectSame(const std::vector<ReplayTensor>& got, const std::vector<ReplayTensor>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) ExpectSame(got[i], expected[i]);
+}
+
+void ExpectSame(const ReplayResult& got, const ReplayResult& expected) {
+  ASSERT_EQ(got.steps.size(), expected.steps.size());
+  for (size_t i = 0; i < got.steps.size(); ++i) ExpectSame(got.steps[i], expected.steps[i]);
+  ExpectSame(got.summary, expected.summary);
+  ExpectSame(got.tensors, expected.tensors);
+  ExpectSame(got.forward.outputs, expected.forward.outputs);
+  ExpectSame(got.forward.values, expected.forward.values);
+  ExpectSame(got.forward.tensors, expected.forward.tensors);
+  ASSERT_EQ(got.events.size(), expected.events.size());
+  for (size_t i = 0; i < got.events.size(); ++i) {
+    EXPECT_EQ(got.events[i].step, expected.events[i].step);
+    EXPECT_EQ(got.events[i].type, expected.events[i].type);
+    EXPECT_EQ(got.events[i].message, expected.events[i].message);
+    EXPECT_EQ(got.events[i].fatal, expected.events[i].fatal);
+  }
+  EXPECT_EQ(got.stopped_at, expected.stopped_at);
+}
+
+// A profile of a trace, in a folder of its own.
+class WrittenProfile {
+ public:
+  WrittenProfile(const TraceReader& trace, const ReplayOptions& options) {
+    ProfileSettings settings;
+    settings.mantissas = options.step.mantissas;
+    settings.accumulation = options.step.accumulation;
+    settings.accumulate_steps = options.accumulate_steps;
+    settings.description = trace.description();
+    const std::string folder = dir_.path() + "/profile";
+    const ProfileWriter writer(folder, settings, ProfileWriter::Existing::kContinue);
+    const StepSource steps = TraceSteps(trace, options.accumulate_steps);
+    for (size_t i = 0; i < steps.step_count; ++i) {
+      writer.Write(steps.load(i, options.step)->tables());
+    }
+    reader_ = ProfileReader::Open(folder);
+  }
+
+  StepSource Steps(const std::string& tensors = "*") const {
+    return ProfileSteps(*reader_, tensors);
+  }
+
+ private:
+  TempDir dir_;
+  std::optional<ProfileReader> reader_;
+};
+
+// Compares each run alone; returns how many the profile does not answer.
+size_t CompareRuns(const TraceReader& trace, const std::vector<ReplayRun>& runs,
+                   const ReplayOptions& options) {
+  const WrittenProfile profile(trace, options);
+  const StepSource source = profile.Steps();
+  const std::vector<ReplayResult> expected = Replay(trace, runs, options);
+  size_t refused = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    SCOPED_TRACE(runs[r].format + " " + runs[r].policy);
+    try {
+      const ReplayResult result = Replay(source, {runs[r]}, options).front();
+      if (result.unanswered) {
+        ++refused;
+      } else {
+        ExpectSame(result, expected[r]);
       }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
+      ++refused;
     }
   }
-  for (const std::string& path : {kAccumulated, kSingle}) {
-    SCOPED_TRACE(path);
-    const Compared compared = CompareReplays(OpenTrace({path}), runs);
-    EXPECT_EQ(compared.inexact, 0u);
-    EXPECT_EQ(compared.uncertain, 0u);
-  }
+  return refused;
 }
 
-TEST(ProfileReplay, LeadsEveryPolicyAlongTheSamePath) {
+ReplayOptions OptionsAt2e15() {
+  ReplayOptions options;
+  options.step.mantissas = {0x1.c6bf52p+0f};
+  return options;
+}
+
+std::vector<ReplayRun> RunsOfAllPolicies() {
   const SimulationRequest request = {.formats = {"fp16", "bf16", "cb16"},
                                      .policies = {"all"},
                                      .settings = {},
@@ -77,154 +185,61 @@ TEST(ProfileReplay, LeadsEveryPolicyAlongTheSamePath) {
   for (const SimulationRun& run : PrepareRuns(request)) {
     if (run.start) runs.push_back(*run.start);
   }
-  for (const std::string& path : kAllTraces) {
+  return runs;
+}
+
+TEST(ProfileReplay, IsThatOfTheTraceForEveryPolicy) {
+  const std::vector<ReplayRun> runs = RunsOfAllPolicies();
+  for (const std::string& path : {kAccumulated, kSingle}) {
     SCOPED_TRACE(path);
-    const TraceReader trace = OpenTrace({path});
-    const ProfiledTrace profile(trace, DefaultEdges());
-    const std::vector<ReplayResult> got = Replay(profile, runs, {});
-    const std::vector<ReplayResult> expected = Replay(trace, runs, {});
-    for (size_t r = 0; r < runs.size(); ++r) {
-      SCOPED_TRACE(runs[r].format + " " + runs[r].policy);
-      const Compared compared = CompareResults(got[r], expected[r]);
-      // The sum of micro-steps has a largest element and a histogram that theirs do not tell.
-      const bool needs_elements = runs[r].scaler.uses_absmax() || runs[r].scaler.histogram_edge();
-      EXPECT_TRUE(needs_elements || compared.uncertain == 0) << compared.uncertain;
-    }
+    EXPECT_LT(CompareRuns(OpenTrace({path}), runs, OptionsAt2e15()), runs.size() / 4);
   }
 }
 
-TEST(ProfileReplay, KnowsTheVerdictAtAnyScale) {
-  std::mt19937 random(7);
-  std::uniform_real_distribution<float> exponent(-60, 120);
+TEST(ProfileReplay, IsThatOfTheTraceAtEveryPowerOfTwoInEveryMode) {
   std::vector<ReplayRun> runs;
-  for (const char* format : {"fp16", "bf16", "cb16", "fp8-e4m3"}) {
-    for (int i = 0; i < 40; ++i) {
-      const float scale = std::exp2(exponent(random));
-      for (const FiniteTest test : {FiniteTest::kElementwise, FiniteTest::kUnscaledElementwise}) {
-        runs.push_back(RunAt(ParseFormat(format), scale, test));
-      }
-    }
-  }
-  for (const std::string& path : {kSingle, kTraces + "reg-diabetes-cut"}) {
-    SCOPED_TRACE(path);
-    const Compared compared = CompareReplays(OpenTrace({path}), runs);
-    EXPECT_EQ(compared.uncertain, 0u);
-    EXPECT_GT(compared.inexact, 0u);
-  }
-}
-
-TEST(ProfileReplay, KeepsTheTruthOfOtherFormatsAndScalesWithinItsBrackets) {
-  std::vector<ReplayRun> runs;
-  for (const char* format : {"fp16", "cb16", "fp8-e4m3", "fp8-e5m2", "dlfloat16"}) {
-    for (const float scale : {3.0f, 1e5f, 1e-7f, 12345.678f}) {
+  for (const FormatRow& format : kFormats) {
+    for (int exponent = -20; exponent <= 60; exponent += 10) {
       for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
-        ReplayRun run = RunAt(ParseFormat(format), scale);
-        run.conversion.overflow = overflow;
-        run.clipping.max_value = 1e-3;
-        runs.push_back(run);
+        for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
+          // The norm of clamped gradients, where those recorded overflow it, is not in a table.
+          const FiniteTest test =
+              overflow == Overflow::kSaturate ? FiniteTest::kElementwise : FiniteTest::kGlobalNorm;
+          ReplayRun run =
+              StaticRun(format.format, std::ldexp(1.0f, exponent), {.finite_test = test});
+          run.conversion.overflow = overflow;
+          run.conversion.subnormals = subnormals;
+          run.format = std::string(format.name);
+          run.policy = "2^" + std::to_string(exponent);
+          runs.push_back(run);
+        }
       }
     }
   }
-  for (const std::string& path : kAllTraces) {
+  for (const std::string& path : {kAccumulated, kSingle}) {
     SCOPED_TRACE(path);
-    EXPECT_GT(CompareReplays(OpenTrace({path}), runs).inexact, 0u);
-  }
-}
-
-TEST(ProfileReplay, KnowsTheNormWithinItsBracketForClipping) {
-  std::vector<ReplayRun> runs;
-  for (const double limit : {1e-3, 0.5, 1.0, 10.0}) {
-    runs.push_back(RunAt(ParseFormat("fp16"), 1024));
-    runs.back().clipping.max_norm = limit;
-  }
-  for (const std::string& path : kAllTraces) {
-    SCOPED_TRACE(path);
-    CompareReplays(OpenTrace({path}), runs);
+    EXPECT_LT(CompareRuns(OpenTrace({path}), runs, {}), runs.size() / 2);
   }
 }
 
 TEST(ProfileReplay, FollowsTheAccumulationItWasMadeWith) {
-  const std::vector<ReplayRun> runs = {RunAt(ParseFormat("fp16"), 1),
-                                       RunAt(ParseFormat("bf16"), 1024)};
+  const std::vector<ReplayRun> runs = {StaticRun(kFp16, 1), StaticRun(kBf16, 1024)};
   ReplayOptions sum_first;
   sum_first.step.accumulation = Accumulation::kSumThenQuantize;
-  EXPECT_EQ(CompareReplays(OpenTrace({kAccumulated}), runs, sum_first).inexact, 0u);
+  EXPECT_EQ(CompareRuns(OpenTrace({kAccumulated}), runs, sum_first), 0u);
   ReplayOptions by_two;
   by_two.accumulate_steps = 2;
-  EXPECT_EQ(CompareReplays(OpenTrace({kSingle}), runs, by_two).inexact, 0u);
+  EXPECT_EQ(CompareRuns(OpenTrace({kSingle}), runs, by_two), 0u);
 }
 
-TEST(ProfileReplay, OfSomeTensorsEqualsThatOfATraceReadSo) {
+TEST(ProfileReplay, OfSomeTensorsIsThatOfATraceReadSo) {
   TraceOptions options;
   options.tensors = "*weight*";
   const TraceReader all = OpenTrace({kSingle}), some = OpenTrace({kSingle}, options);
-  const std::vector<ReplayRun> runs = {RunAt(ParseFormat("fp16"), 1024)};
-  const ProfiledTrace profile(all, DefaultEdges(), {}, options.tensors);
-  const Compared compared =
-      CompareResults(Replay(profile, runs, {}).front(), Replay(some, runs, {}).front());
-  EXPECT_EQ(compared.inexact, 0u);
-}
-
-TEST(ProfileReplay, RefusesStochasticRounding) {
-  ReplayRun run = RunAt(ParseFormat("fp16"), 1);
-  run.conversion.rounding = Rounding::kStochastic;
-  const TraceReader trace = OpenTrace({kSingle});
-  EXPECT_THROW(Replay(ProfiledTrace(trace, DefaultEdges()), {run}, {}), Error);
-}
-
-class SmallProfileTest : public SmallReplayTest {
- protected:
-  ReplayStep StepOf(const ReplayRun& run, const ReplayOptions& options = {}) {
-    const TraceReader trace = Open();
-    const ProfiledTrace profile(trace, DefaultEdges(), options);
-    ReplayResult result = Replay(profile, {run}, options).front();
-    CompareResults(result, Replay(trace, {run}, options).front());
-    return result.steps.front();
-  }
-};
-
-// bf16 rounds 0x1.01p+63 to 0x1p+63 or 0x1.02p+63: the norm's limit is between.
-TEST_F(SmallProfileTest, SaysThatTheNormIsTooNearToItsLimit) {
-  WriteStep(0, {FloatTensor("a.grad", {0x1.6ap63f, 0x1.6ap63f, 0x1.02p59f})});
-  const ReplayStep near = StepOf(StaticRun(kBf16, 1, {.finite_test = FiniteTest::kGlobalNorm}));
-  EXPECT_FALSE(near.uncertain->certain);
-  EXPECT_LT(near.uncertain->grad_norm.low, 0x1p64);
-  EXPECT_GT(near.uncertain->grad_norm.high, 0x1p64);
-  EXPECT_TRUE(StepOf(StaticRun(kBf16, 1)).uncertain->certain);
-}
-
-TEST_F(SmallProfileTest, SumsMicroStepsOfWhichOneHasValuesExactly) {
-  dir_.Write("step-0.micro-0.safetensors", BuildSafetensors({FloatTensor("a.grad", {1e38f, 3})}));
-  dir_.Write("step-0.micro-1.safetensors", BuildSafetensors({FloatTensor("a.grad", {0, 0})}));
-  EXPECT_TRUE(StepOf(StaticRun(kBf16)).uncertain->certain);
-}
-
-TEST_F(SmallProfileTest, CannotTellWhetherTheSumOfMicroStepsOverflows) {
-  dir_.Write("step-0.micro-0.safetensors", BuildSafetensors({FloatTensor("a.grad", {3e38f, 3})}));
-  dir_.Write("step-0.micro-1.safetensors", BuildSafetensors({FloatTensor("a.grad", {3, 3e38f})}));
-  EXPECT_FALSE(StepOf(StaticRun(kBf16)).uncertain->certain);
-  dir_.Write("step-0.micro-1.safetensors", BuildSafetensors({FloatTensor("a.grad", {1, 1e37f})}));
-  EXPECT_TRUE(StepOf(StaticRun(kBf16)).uncertain->certain);
-}
-
-TEST_F(SmallProfileTest, SeesASingleElementThatFails) {
-  WriteStep(0, {FloatTensor("a.grad", {kInf, 1}), FloatTensor("b.grad", {65519.0f, -65520.0f})});
-  const ReplayStep at_one = StepOf(StaticRun(kFp16));
-  EXPECT_EQ(at_one.cause, Cause::kInput);
-  EXPECT_EQ(at_one.gradients.overflow, 1u);
-  const ReplayStep elsewhere = StepOf(StaticRun(kFp16, 1.00001f));
-  EXPECT_GE(elsewhere.gradients.overflow, 1u);
-}
-
-TEST_F(SmallProfileTest, FollowsScalesThatVanish) {
-  WriteStep(0, {FloatTensor("a.grad", {0, 1, -2e-30f})});
-  for (const float scale : {0.0f, 1e-45f, 1e-40f, std::numeric_limits<float>::infinity(),
-                            std::numeric_limits<float>::quiet_NaN()}) {
-    for (const FiniteTest test : {FiniteTest::kElementwise, FiniteTest::kGlobalNorm,
-                                  FiniteTest::kScaledNorm, FiniteTest::kSum}) {
-      StepOf(StaticRun(kBf16, scale, {.finite_test = test}));
-    }
-  }
+  const std::vector<ReplayRun> runs = {StaticRun(kFp16, 1024)};
+  const WrittenProfile profile(all, {});
+  ExpectSame(Replay(profile.Steps(options.tensors), runs, {}).front(),
+             Replay(some, runs, {}).front());
 }
 
 }  // namespace

@@ -4,12 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "sim/replay/report_run.h"
-#include "sim/replay/trace_source.h"
+#include "sim/replay/step_sources.h"
 #include "tests/support/make_policy.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"
@@ -114,7 +115,9 @@ TEST_F(ReplayStateTest, TheSpreadIsThatOfTheRecordedValues) {
   dir_.Write("step-0.micro-0.safetensors",
              BuildSafetensors({FloatTensor("a.grad", {1, 3, kInf})}, {{"grad_scale", "2"}}));
   dir_.Write("step-0.micro-1.safetensors", BuildSafetensors({FloatTensor("a.grad", {-1, 3, 5})}));
-  const std::vector<GradientSpread> spreads = MeasureSpreads(Open().Load(0));
+  const auto recorded = std::make_shared<const TraceStep>(Open().Load(0));
+  const std::vector<GradientSpread> spreads =
+      Step(TabulateStep(*recorded, {}), recorded, {}).Spreads();
   ASSERT_EQ(spreads.size(), 1u);
   EXPECT_EQ(spreads[0].absmax, 5);
   // 0.5, 1.5, -1, 3, 5: mean 1.8
@@ -165,7 +168,8 @@ TEST_F(ReplayStateTest, AnInterruptedRunGoesAnotherWay) {
                                      .resume_at = 6};
   std::vector<SimulationRun> runs = PrepareRuns(request);
   ASSERT_EQ(runs.size(), 3u);
-  Simulate(TraceSource(Open(), 1), {}, runs);
+  const TraceReader trace = Open();
+  Simulate(TraceSteps(trace, 1), {}, runs);
   EXPECT_EQ(runs[0].result.steps[11].scale, 64);
   EXPECT_EQ(runs[1].resume->kept, Kept::kScale);
   EXPECT_EQ(runs[1].first_difference, 8);  // the counter had reached 2 of 4
@@ -186,7 +190,8 @@ TEST_F(ReplayStateTest, TrainingThatIsLostBeginsAnewNotFromTheCheckpoint) {
                                      .states = {"scale=4", "growth_tracker=2"},
                                      .resume_at = 1};
   std::vector<SimulationRun> runs = PrepareRuns(request);
-  Simulate(TraceSource(Open(), 1), {}, runs);
+  const TraceReader trace = Open();
+  Simulate(TraceSteps(trace, 1), {}, runs);
   EXPECT_EQ(runs[0].result.steps[0].scale, 4);
   EXPECT_EQ(runs[0].result.steps[2].scale, 8);
   EXPECT_EQ(runs[1].result.steps[4].scale, 4);

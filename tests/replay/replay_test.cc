@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <mutex>
 #include <random>
 #include <sstream>
 #include <string>
@@ -12,21 +14,18 @@
 #include <utility>
 #include <vector>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "dlsim/measure.h"
 #include "dlsim/sim/policies.h"
 #include "dlsim/simd.h"
 #include "sim/policies/static_scale.h"
 #include "sim/replay/simulation.h"
-#include "sim/replay/steps_read_ahead.h"
+#include "sim/replay/step_sources.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"
 #include "tests/support/test_traces.h"
 #include "tests/support/trace_builder.h"
 #include "tests/support/trace_test_util.h"
+#include "tests/support/wanted_threads_for.h"
 
 namespace dlsim::sim {
 namespace {
@@ -177,19 +176,15 @@ TEST_F(ReplayTest, ThreadsAndSimdTargetsGiveTheSameBits) {
       EXPECT_TRUE(replay() == expected) << target;
     }
     UseSimdTarget("");
-#ifdef _OPENMP
-    const int threads = omp_get_max_threads();
-    for (const int count : {1, 2, 3}) {
-      omp_set_num_threads(count);
+    for (const int count : {1, 2, 3, 8}) {
+      const WantedThreadsFor wanted(count);
       EXPECT_TRUE(replay() == expected) << count << " threads";
     }
-    omp_set_num_threads(threads);
-#endif
   }
 }
 
 // Elements that overflow, norms that do, alone and in micro-steps.
-TEST_F(ReplayTest, RunsGoTheSameWayWhereOnlyErrorsAreAsked) {
+TEST_F(ReplayTest, RunsGoTheSameWayWithoutRecordsOfTensors) {
   WriteBlocks();
   std::vector<float> infinite = RandomValues(8'003, 1);
   infinite[17] = HUGE_VALF;
@@ -203,7 +198,6 @@ TEST_F(ReplayTest, RunsGoTheSameWayWhereOnlyErrorsAreAsked) {
   std::vector<ReplayRun> runs = ManyRuns();
   const std::vector<ReplayResult> expected = Replay(Open(), runs, {});
   for (size_t i = 0; i < runs.size(); ++i) {
-    runs[i].asked = Asked::kErrors;
     runs[i].tensor_records = TensorRecords::kDropped;
     EXPECT_EQ(PathOf(RunOne(runs[i])), PathOf(expected[i]))
         << runs[i].format << " " << runs[i].policy;
@@ -245,8 +239,10 @@ size_t CountOpen(const std::string& in_path) {
   return open;
 }
 
+// Next to the step that is taken, the one before, whose questions the next will be asked.
 TEST_F(ReplayTest, OpensTheNextStepOnlyIfMemoryHoldsIt) {
-  for (uint32_t i = 0; i < 4; ++i) {
+  constexpr uint32_t kSteps = 6;
+  for (uint32_t i = 0; i < kSteps; ++i) {
     WriteTensors("step-" + std::to_string(i) + ".safetensors",
                  {FloatTensor("a.grad", RandomValues(100, i))});
   }
@@ -254,56 +250,41 @@ TEST_F(ReplayTest, OpensTheNextStepOnlyIfMemoryHoldsIt) {
   std::vector<size_t> open;
   options.observer = [&](const ObservedStep&) { open.push_back(CountOpen("step-")); };
   options.step.memory_bytes = 1;
-  RunOne(ManyRuns().front(), options);
-  EXPECT_EQ(open, (std::vector<size_t>{1, 1, 1, 1}));
-  open.clear();
+  const std::string alone = AllFields(RunOne(ManyRuns().front(), options));
+  ASSERT_EQ(open.size(), kSteps);
+  EXPECT_LE(std::ranges::max(open), 2u);
   options.step.memory_bytes = kDefaultMemoryBytes;
-  RunOne(ManyRuns().front(), options);
-  EXPECT_EQ(open, (std::vector<size_t>{2, 2, 2, 1}));
+  EXPECT_EQ(AllFields(RunOne(ManyRuns().front(), options)), alone);
 }
 
-// Notes which steps are read ahead.
-class NotedSource final : public GradientSource {
- public:
-  NotedSource(size_t steps, uint64_t bytes) : steps_(steps) { facts_.file_bytes = bytes; }
-
-  const SourceFacts& facts() const override { return facts_; }
-  size_t step_count() const override { return steps_; }
-  void ReadAhead(size_t i) const override { noted.push_back(i); }
-  std::unique_ptr<GradientStep> Load(size_t, StepNeeds) const override { return nullptr; }
-
-  mutable std::vector<size_t> noted;
-
- private:
-  size_t steps_;
-  SourceFacts facts_;
-};
-
-TEST(StepsReadAhead, ReadsEachOtherStepOnceAsFarAsAFileIsRead) {
-  const NotedSource large(40, 40 * ReadOnlyFile::kAheadBytes / 3);
-  StepsReadAhead ahead(large, 5);
-  ahead.Before(5);
-  EXPECT_EQ(large.noted, (std::vector<size_t>{6, 7}));
-  ahead.Before(7);
-  ahead.Before(6);
-  EXPECT_EQ(large.noted, (std::vector<size_t>{6, 7, 8, 9}));
-  const NotedSource small(12, 12);
-  StepsReadAhead to_the_end(small, 7);
-  to_the_end.Before(7);
-  EXPECT_EQ(small.noted, (std::vector<size_t>{8, 9, 10, 11}));
+// Each step once, and while the one before is taken where one thread does not open several.
+TEST_F(ReplayTest, StepsAreReadAhead) {
+  constexpr size_t kSteps = 8;
+  for (const bool small : {false, true}) {
+    StepTables tables;
+    tables.parts.resize(1);
+    StepSource source = HeldSteps(std::vector<StepTables>(kSteps, tables));
+    std::mutex mutex;
+    std::vector<size_t> ahead;
+    source.small_steps = small;
+    source.read_ahead = [&](size_t i) {
+      const std::lock_guard lock(mutex);
+      ahead.push_back(i);
+    };
+    size_t taken = 0;
+    ForEachStep(source, {}, [&](size_t i, Step&) {
+      EXPECT_EQ(i, taken++);
+      if (!small) {
+        EXPECT_EQ(ahead.size(), std::min(i + 1, kSteps - 1));
+      }
+      return true;
+    });
+    EXPECT_EQ(taken, kSteps);
+    std::ranges::sort(ahead);
+    EXPECT_EQ(std::ranges::adjacent_find(ahead), ahead.end());
+    EXPECT_TRUE(ahead.empty() || ahead.back() < kSteps);
+  }
 }
-
-#ifdef _OPENMP
-
-// Sets the number of threads, for as long as it lives.
-class ThreadCount {
- public:
-  explicit ThreadCount(int count) { omp_set_num_threads(count); }
-  ~ThreadCount() { omp_set_num_threads(before_); }
-
- private:
-  int before_ = omp_get_max_threads();
-};
 
 // Small steps, at which scales change: some of what is measured ahead was not asked.
 class StepsAheadTest : public ReplayTest {
@@ -336,7 +317,7 @@ TEST_F(StepsAheadTest, GiveTheSameBits) {
       for (const ObservedStep::Run& run : step.runs) order.emplace_back(step.index, run.index);
     };
     const auto replay = [&](int threads) {
-      const ThreadCount count(threads);
+      const WantedThreadsFor wanted(threads);
       order.clear();
       return AllFields(Replay(Open(), ManyRuns(), options));
     };
@@ -361,7 +342,7 @@ TEST_F(StepsAheadTest, FailAtTheirTurn) {
   dir_.Write(FileOf(13), "nor here");
   ReplayOptions options;
   for (const int threads : {1, 3}) {
-    const ThreadCount count(threads);
+    const WantedThreadsFor wanted(threads);
     size_t steps = 0;
     options.observer = [&](const ObservedStep&) { ++steps; };
     try {
@@ -374,52 +355,63 @@ TEST_F(StepsAheadTest, FailAtTheirTurn) {
   }
 }
 
-#endif  // _OPENMP
+// Writes three micro-steps of small values, and returns the values of each.
+std::vector<std::vector<float>> WriteMicroSteps(const TempDir& dir) {
+  std::vector<std::vector<float>> parts;
+  for (uint32_t micro = 0; micro < 3; ++micro) {
+    std::vector<float>& values = parts.emplace_back(RandomValues(1000, micro));
+    for (float& value : values) value *= 0x1p-30f;
+    dir.Write("step-7.micro-" + std::to_string(micro) + ".safetensors",
+              BuildSafetensors({FloatTensor("w.grad", values)}));
+  }
+  return parts;
+}
 
 TEST_F(ReplayTest, QuantizesEachMicroStepAndSums) {
   constexpr float kScale = 2e15f;
-  const Conversion conversion = {kCb16};
-  std::vector<float> sums(1000);
+  const std::vector<std::vector<float>> parts = WriteMicroSteps(dir_);
+  std::vector<float> sums(1000), converted(1000);
   double sum_of_squares = 0;
   uint64_t zeros = 0;
-  for (uint32_t micro = 0; micro < 3; ++micro) {
-    std::vector<float> values = RandomValues(sums.size(), micro);
-    for (float& value : values) value *= 0x1p-30f;
-    WriteTensors("step-7.micro-" + std::to_string(micro) + ".safetensors",
-                 {FloatTensor("w.grad", values)});
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += Quantize(conversion, kScale, values[i]);
-    for (const float value : values) zeros += value == 0 ? 1 : 0;
+  for (const std::vector<float>& values : parts) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] += values[i];
+      converted[i] += Quantize({kCb16}, kScale, values[i]);
+      zeros += values[i] == 0 ? 1 : 0;
+    }
     sum_of_squares += SumOfSquares(values);
   }
-  const ReplayResult result = RunOne(StaticRun(kCb16, kScale));
-  EXPECT_EQ(result.steps[0].grad_norm, std::sqrt(SumOfSquares(sums)));
-  EXPECT_EQ(result.steps[0].gradients.elements, 3 * sums.size());
-  EXPECT_EQ(result.steps[0].gradients.zeros, zeros);
-  EXPECT_EQ(result.steps[0].gradients.sum_of_squares, sum_of_squares);
+  ReplayRun run = StaticRun(kCb16, kScale);
+  const ReplayStep step = RunOne(run).steps[0];
+  EXPECT_DOUBLE_EQ(step.grad_norm, std::sqrt(SumOfSquares(sums)));
+  EXPECT_EQ(step.converted_norm, std::nullopt);
+  EXPECT_EQ(step.gradients.elements, 3 * sums.size());
+  EXPECT_EQ(step.gradients.zeros, zeros);
+  EXPECT_DOUBLE_EQ(step.gradients.sum_of_squares, sum_of_squares);
+  run.clipping.max_norm = 1;
+  EXPECT_EQ(RunOne(run).steps[0].converted_norm, std::sqrt(SumOfSquares(converted)));
 }
 
 TEST_F(ReplayTest, SumsMicroStepsAndQuantizesOnce) {
   constexpr float kScale = 2e15f;
-  const Conversion conversion = {kCb16};
   std::vector<float> sums(1000);
-  for (uint32_t micro = 0; micro < 3; ++micro) {
-    std::vector<float> values = RandomValues(sums.size(), micro);
-    for (float& value : values) value *= 0x1p-30f;
-    WriteTensors("step-7.micro-" + std::to_string(micro) + ".safetensors",
-                 {FloatTensor("w.grad", values)});
+  for (const std::vector<float>& values : WriteMicroSteps(dir_)) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
   }
+  std::vector<float> converted;
+  for (const float sum : sums) converted.push_back(Quantize({kCb16}, kScale, sum));
   ReplayOptions options;
   options.step.accumulation = Accumulation::kSumThenQuantize;
   options.observer = [](const ObservedStep& step) {
-    EXPECT_EQ(step.measurement.micro_steps, std::vector<int64_t>{-1});
+    EXPECT_EQ(step.step.tables().micro_steps, std::vector<int64_t>{-1});
   };
-  const ReplayResult result = RunOne(StaticRun(kCb16, kScale), options);
-  std::vector<float> quantized;
-  for (const float sum : sums) quantized.push_back(Quantize(conversion, kScale, sum));
-  EXPECT_EQ(result.steps[0].grad_norm, std::sqrt(SumOfSquares(quantized)));
-  EXPECT_EQ(result.steps[0].gradients.elements, sums.size());
-  EXPECT_EQ(result.steps[0].gradients.sum_of_squares, SumOfSquares(sums));
+  ReplayRun run = StaticRun(kCb16, kScale);
+  const ReplayStep step = RunOne(run, options).steps[0];
+  EXPECT_DOUBLE_EQ(step.grad_norm, std::sqrt(SumOfSquares(sums)));
+  EXPECT_EQ(step.gradients.elements, sums.size());
+  EXPECT_DOUBLE_EQ(step.gradients.sum_of_squares, SumOfSquares(sums));
+  run.clipping.max_norm = 1;
+  EXPECT_EQ(RunOne(run, options).steps[0].converted_norm, std::sqrt(SumOfSquares(converted)));
 }
 
 TEST_F(ReplayTest, ActivationGradientsDecideOnlyWhenAsked) {
@@ -451,6 +443,7 @@ TEST_F(ReplayTest, BlamesAnInputThatIsNotFinite) {
   EXPECT_FALSE(step.finite);
   EXPECT_EQ(step.cause, Cause::kInput);
   EXPECT_EQ(step.cause_tensor, "b");
+  EXPECT_TRUE(std::isnan(step.grad_norm)) << step.grad_norm;
 }
 
 TEST_F(ReplayTest, BlamesTheTensorThatOverflowsFarthest) {
@@ -594,8 +587,10 @@ std::vector<double> StochasticSums(const TraceReader& trace, uint64_t seed) {
   ReplayOptions options;
   options.step.seed = seed;
   options.observer = [&](const ObservedStep& step) {
-    for (const TensorAnswer& tensor : step.runs[0].answers) {
-      for (const TensorStats& part : tensor.parts) sums.push_back(part.quantized_sum_of_squares);
+    for (const TensorAnswer& tensor : *step.runs[0].answers) {
+      for (size_t part = 0; part < step.step.tables().parts.size(); ++part) {
+        sums.push_back(tensor.Part(part).quantized_sum_of_squares);
+      }
     }
   };
   Replay(trace, {run}, options);

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "sim/replay/trace_source.h"
+#include "sim/replay/step_sources.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"
 
@@ -137,18 +137,15 @@ TEST_F(ReplayTrainingTest, RecordedMicroStepsAllowNoOtherNumber) {
 TEST_F(ReplayTrainingTest, AccumulatedStepsAreNumberedAsMicroSteps) {
   for (const int step : {0, 10, 20}) WriteStep(step, {FloatTensor("a.grad", {1})});
   const TraceReader trace = Open();
-  const TraceSource source(trace, 3);
-  const TraceStep effective = source.LoadStep(0);
-  EXPECT_EQ(effective.step, 20);
-  EXPECT_EQ(source.number(0), 20);
-  const std::vector<std::string> files = source.files(0);
+  const std::unique_ptr<Step> effective = TraceSteps(trace, 3).describe(0);
+  EXPECT_EQ(effective->number(), 20);
+  const std::vector<std::string> files = FilesOf(trace, 3, 0);
+  const std::vector<Recording>& recordings = effective->recorded()->recordings;
   ASSERT_EQ(files.size(), 3u);
-  EXPECT_EQ(files[0], effective.recordings[0].place);
-  EXPECT_EQ(files[2], effective.recordings[2].place);
-  ASSERT_EQ(effective.recordings.size(), 3u);
-  for (size_t k = 0; k < 3; ++k) {
-    EXPECT_EQ(effective.recordings[k].micro, static_cast<int64_t>(k));
-  }
+  EXPECT_EQ(files[0], recordings[0].place);
+  EXPECT_EQ(files[2], recordings[2].place);
+  ASSERT_EQ(recordings.size(), 3u);
+  for (size_t k = 0; k < 3; ++k) EXPECT_EQ(recordings[k].micro, static_cast<int64_t>(k));
 }
 
 TEST_F(ReplayTrainingTest, WhatIsLostInSkippedStepsDoesNotCount) {

@@ -42,7 +42,6 @@ inline SweepOutcome OutcomeOf(const ReplayResult& result) {
   outcome.gradients.quantized_sum_of_squares = 0;
   const uint64_t applied = outcome.steps - outcome.skipped_steps;
   if (applied > 0) outcome.mean_energy_lost = underflown / static_cast<double>(applied);
-  outcome.energy_bracket = {outcome.mean_energy_lost, outcome.mean_energy_lost};
   for (const ScalerEvent& event : result.events) {
     if (event.fatal && result.stopped_at) outcome.fatal = event;
   }

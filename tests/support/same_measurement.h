@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expects two measurements of a step to be the same, field by field and bit by bit.
+// Expects two answers about a step to be the same, field by field and bit by bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,28 +47,25 @@ inline void ExpectSameBits(const GradientDetail& got, const GradientDetail& expe
 }
 
 inline void ExpectSameBits(const TensorAnswer& got, const TensorAnswer& expected) {
+  ExpectSameBits(got.total, expected.total);
   ASSERT_EQ(got.parts.size(), expected.parts.size());
   for (size_t part = 0; part < got.parts.size(); ++part) {
     SCOPED_TRACE("part " + std::to_string(part));
     ExpectSameBits(got.parts[part], expected.parts[part]);
   }
-  ExpectSameBits(got.effective_sum_of_squares, expected.effective_sum_of_squares);
+  ExpectSameBits(got.sum_of_squares, expected.sum_of_squares);
+  ASSERT_EQ(got.converted_squares.has_value(), expected.converted_squares.has_value());
+  if (got.converted_squares) ExpectSameSum(*got.converted_squares, *expected.converted_squares);
   EXPECT_EQ(got.scaled_sum_finite, expected.scaled_sum_finite);
+  EXPECT_EQ(got.unscaled_finite, expected.unscaled_finite);
   ExpectSameBits(got.detail, expected.detail);
-  EXPECT_EQ(got.bounds, nullptr);
 }
 
-inline void ExpectSameBits(const StepMeasurement& got, const StepMeasurement& expected) {
-  EXPECT_EQ(got.micro_steps, expected.micro_steps);
-  ASSERT_EQ(got.tensors.size(), expected.tensors.size());
-  ASSERT_EQ(got.answers.size(), expected.answers.size());
-  for (size_t q = 0; q < got.answers.size(); ++q) {
-    ASSERT_EQ(got.answers[q].size(), expected.answers[q].size());
-    for (size_t t = 0; t < got.answers[q].size(); ++t) {
-      SCOPED_TRACE("question " + std::to_string(q) + ", tensor " + expected.tensors[t].name);
-      EXPECT_EQ(got.tensors[t].name, expected.tensors[t].name);
-      ExpectSameBits(got.answers[q][t], expected.answers[q][t]);
-    }
+inline void ExpectSameBits(const StepAnswer& got, const StepAnswer& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t t = 0; t < got.size(); ++t) {
+    SCOPED_TRACE("tensor " + std::to_string(t));
+    ExpectSameBits(got[t], expected[t]);
   }
 }
 

@@ -29,28 +29,4 @@ inline void ExpectSame(const TensorStats& a, const TensorStats& b) {
   });
 }
 
-// But for what is left open where only errors are asked for.
-inline void ExpectSameErrors(TensorStats a, TensorStats b) {
-  for (TensorStats* const stats : {&a, &b}) {
-    stats->underflow = stats->subnormal = 0;
-    stats->underflow_sum_of_squares = 0;
-    if (std::isfinite(stats->quantized_sum_of_squares)) stats->quantized_sum_of_squares = 0;
-  }
-  ExpectSame(a, b);
-}
-
-// But for what a histogram only estimates; its sums have an order of their own.
-inline void ExpectSameInHistogram(const TensorStats& answer, const TensorStats& measured) {
-  TensorStats rest = answer;
-  rest.error_sum_of_squares = measured.error_sum_of_squares;
-  rest.quantized_sum_of_squares = measured.quantized_sum_of_squares;
-  ForEachCounter([&](auto row) {
-    if constexpr (row.kIsMember && row.kRow.merging == Merging::kOrderedSum) {
-      const double got = rest.*row.kRow.of, expected = measured.*row.kRow.of;
-      if (std::fabs(got - expected) <= 1e-12 * std::fabs(expected)) rest.*row.kRow.of = expected;
-    }
-  });
-  ExpectSame(rest, measured);
-}
-
 }  // namespace dlsim

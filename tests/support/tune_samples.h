@@ -11,8 +11,7 @@
 
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/tune.h"
-#include "sim/advice/policy_family.h"
-#include "sim/advice/policy_score.h"
+#include "sim/advice/tuning.h"
 
 namespace dlsim::sim {
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -70,24 +71,29 @@ class WrittenTrace {
   TempDir dir_;
 };
 
-// Few questions: the profile is made at once.
-inline const Arguments kFewQuestions = {"--format", "fp16",     "--rounding",
-                                        "rne",      "--scales", "2^0..2^8"};
-
 inline Arguments ProfileArguments(const std::string& trace, const std::string& output,
                                   const Arguments& more = {}) {
   Arguments arguments = {"profile", trace, "-o", output};
-  arguments.insert(arguments.end(), kFewQuestions.begin(), kFewQuestions.end());
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
-// Profiles without a remark and returns the bytes of the profile.
-inline std::string ProfileBytes(const std::string& trace, const Arguments& more = {}) {
+// Returns the files of a profile, by name.
+inline std::map<std::string, std::string> FilesOfProfile(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    files[entry.path().filename()] = ReadBytes(entry.path());
+  }
+  return files;
+}
+
+// Profiles without a remark and returns the files of the profile.
+inline std::map<std::string, std::string> ProfileBytes(const std::string& trace,
+                                                       const Arguments& more = {}) {
   const TempDir dir;
-  const std::string output = dir.path() + "/whole.dlprof";
+  const std::string output = dir.path() + "/whole";
   Succeed(ProfileArguments(trace, output, more));
-  return ReadBytes(output);
+  return FilesOfProfile(output);
 }
 
 }  // namespace dlsim

@@ -10,7 +10,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
-#include "sim/sweep/ranking.h"
+#include "sim/sweep/results.h"
 #include "tests/support/trace_test_util.h"
 
 namespace dlsim::sim {
@@ -18,12 +18,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-Texts ValuesOf(const std::string& text) {
-  const ValueList list = ParseValueList(text, "place");
-  Texts values;
-  for (size_t i = 0; i < list.count(); ++i) values.push_back(list.at(i));
-  return values;
-}
+Texts ValuesOf(const std::string& text) { return ParseValueList(text, "place").texts; }
 
 std::string MessageOf(const std::string& text) {
   try {
@@ -107,6 +102,13 @@ TEST(SweepGrid, AnAxisOfOnePolicyWins) {
   EXPECT_EQ(of_torch, 3u);
 }
 
+TEST(SweepGrid, AKeyHasOneAxis) {
+  const SweepGrid grid = GridOf({"fp16"}, {"torch"}, {"init_scale=1,2", "init_scale=4"});
+  EXPECT_THROW(PointsOf(grid), Error);
+  EXPECT_EQ(AxisKeys(GridOf({"fp16"}, {"torch", "apex"}, {"init_scale=1", "torch.init_scale=2"})),
+            Texts{"init_scale"});
+}
+
 TEST(SweepGrid, SamplesAreReproducible) {
   SweepGrid grid = GridOf({"fp16", "cb16"}, {"torch", "cerebras"}, {"init_scale=1..1e6*10"});
   grid.random = 100;
@@ -145,13 +147,34 @@ TEST(SweepGrid, FilesSayTheSame) {
   EXPECT_EQ(grid.seed, 3u);
   EXPECT_EQ(grid.random, 7u);
   ASSERT_EQ(grid.settings.size(), 1u);
-  EXPECT_EQ(grid.settings[0].values.at(0), "0.25");
+  EXPECT_EQ(grid.settings[0].values.texts, Texts{"0.25"});
   ASSERT_EQ(grid.axes.size(), 2u);
   const SweepAxis& own = grid.axes[grid.axes[0].policy.empty() ? 1 : 0];
   const SweepAxis& shared = grid.axes[grid.axes[0].policy.empty() ? 0 : 1];
   EXPECT_EQ(own.policy, "torch");
-  EXPECT_EQ(own.values.count(), 3u);
-  EXPECT_EQ(shared.values.at(2), "2^4");
+  EXPECT_EQ(own.values.texts.size(), 3u);
+  EXPECT_EQ(shared.values.texts.at(2), "2^4");
+}
+
+// What a profile could not answer is counted by policy and reason, whatever numbers it holds.
+TEST(SweepPlans, DropTheRefused) {
+  const SweepGrid grid = GridOf({"fp16"}, {"torch"}, {"init_scale=1,2,3,5,8"});
+  SweepPlan plan = PlanSweep(grid);
+  std::vector<SweepOutcome> outcomes(plan.points.size());
+  for (size_t i = 0; i < outcomes.size(); ++i) outcomes[i].steps = i;
+  outcomes[2].refused = "scale 3 is no power of two";
+  outcomes[3].refused = "scale 5 is no power of two";
+  DropRefused(outcomes, plan);
+  ASSERT_EQ(plan.points.size(), 3u);
+  ASSERT_EQ(outcomes.size(), 3u);
+  EXPECT_EQ(plan.points[2].values, Texts{"8"});
+  EXPECT_EQ(outcomes[2].steps, 4u);
+  ASSERT_EQ(plan.refused.size(), 1u);
+  EXPECT_EQ(plan.refused[0].count, 2u);
+  EXPECT_EQ(plan.refused[0].policy, "torch");
+  EXPECT_EQ(plan.refused[0].reason, "scale 3 is no power of two");
+  for (SweepOutcome& outcome : outcomes) outcome.refused = "no";
+  EXPECT_THROW(DropRefused(outcomes, plan), Error);
 }
 
 SweepOutcome OutcomeWith(uint64_t skipped, double energy) {

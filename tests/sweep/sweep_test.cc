@@ -14,11 +14,8 @@
 #include <vector>
 
 #include "sim/advice/advice.h"
-#include "sim/advice/policy_score.h"
 #include "sim/base/quantity.h"
-#include "sim/replay/trace_source.h"
-#include "sim/sweep/totals_run.h"
-#include "tests/support/profiled_trace.h"
+#include "sim/replay/step_sources.h"
 #include "tests/support/random_runs.h"
 #include "tests/support/replay_outcome.h"
 #include "tests/support/same_stats.h"
@@ -64,13 +61,19 @@ void ExpectSameScales(const SweepOutcome& expected, const SweepOutcome& got) {
 
 void ExpectSame(const SweepOutcome& expected, const SweepOutcome& got) {
   ExpectSameScales(expected, got);
-  ExpectSameInHistogram(got.gradients, expected.gradients);
-  EXPECT_EQ(got.gradients.quantized_sum_of_squares, 0);
+  // At scales that are no powers of two, values and tables round sums differently.
+  TensorStats gradients = got.gradients;
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kIsMember && row.kRow.merging == Merging::kOrderedSum) {
+      const double sum = expected.gradients.*row.kRow.of;
+      ExpectNear(sum, gradients.*row.kRow.of, row.kRow.name);
+      gradients.*row.kRow.of = sum;
+    }
+  });
+  dlsim::ExpectSame(gradients, expected.gradients);
   ExpectNear(expected.worst_step_energy_lost, got.worst_step_energy_lost, "worst step");
   ExpectNear(expected.mean_energy_lost, got.mean_energy_lost, "mean energy lost");
-  EXPECT_TRUE(got.exact);
-  EXPECT_EQ(got.energy_bracket.low, got.mean_energy_lost);
-  EXPECT_EQ(got.energy_bracket.high, got.mean_energy_lost);
+  EXPECT_EQ(got.refused, "");
 }
 
 std::string Describe(const ReplayRun& run) {
@@ -82,14 +85,19 @@ std::string Describe(const ReplayRun& run) {
 
 void ExpectOnePassEqualsReplays(const TraceReader& trace, const std::vector<ReplayRun>& runs,
                                 const ReplayOptions& options) {
-  const TraceSource source(trace, options.accumulate_steps);
-  const std::vector<SweepOutcome> outcomes = Sweep(source, runs, {.replay = options});
+  const std::vector<SweepOutcome> outcomes = Sweep(trace, runs, {.replay = options});
   ASSERT_EQ(outcomes.size(), runs.size());
   // This many short replays would mostly wait for threads.
   [[maybe_unused]] const OneThread one_thread;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
-    ExpectSame(OutcomeOf(Replay(trace, {runs[r]}, options).front()), outcomes[r]);
+    const SweepOutcome expected = OutcomeOf(Replay(trace, {runs[r]}, options).front());
+    // A replay that clips measures the values, which has last digits of its own.
+    if (runs[r].clipping.max_norm) {
+      ExpectSameScales(expected, outcomes[r]);
+    } else {
+      ExpectSame(expected, outcomes[r]);
+    }
     if (testing::Test::HasFailure()) break;
   }
 }
@@ -165,78 +173,87 @@ TEST_P(WildTraces, OnePassEqualsReplays) {
 
 INSTANTIATE_TEST_SUITE_P(Sweep, WildTraces, testing::Range(0, 8));
 
-// Policies whose scales stay on the ladder.
-std::vector<ReplayRun> LadderRuns(const Ladder& ladder) {
+// The tables of a trace alone, as in a profile.
+class ProfiledSteps : public testing::TestWithParam<const char*> {
+ protected:
+  ProfiledSteps() {
+    std::vector<StepTables> steps;
+    for (size_t i = 0; i < trace_.step_count(); ++i) {
+      steps.push_back(TabulateStep(trace_.Load(i), {}));
+    }
+    profile_ = HeldSteps(std::move(steps));
+  }
+
+  // Expects each run to equal its replay, or to be refused. Returns how many are refused.
+  size_t Compare(const std::vector<ReplayRun>& runs) {
+    const std::vector<SweepOutcome> outcomes = Sweep(profile_, runs, {});
+    [[maybe_unused]] const OneThread one_thread;
+    size_t refused = 0;
+    for (size_t r = 0; r < runs.size(); ++r) {
+      SCOPED_TRACE(Describe(runs[r]));
+      if (outcomes[r].refused.empty()) {
+        const SweepOutcome expected = OutcomeOf(Replay(trace_, {runs[r]}, {}).front());
+        ExpectSameScales(expected, outcomes[r]);
+        if (!runs[r].clipping.max_norm) ExpectSame(expected, outcomes[r]);
+      } else {
+        if (refused++ == 0) first_reason_ = outcomes[r].refused;
+      }
+    }
+    return refused;
+  }
+
+  TraceReader trace_ = OpenTrace({kTraces + GetParam()});
+  StepSource profile_;
+  std::string first_reason_;
+};
+
+TEST_P(ProfiledSteps, EqualReplaysAtPowersOfTwo) {
   std::vector<ReplayRun> runs;
-  for (const NamedFormat& format : ladder.formats) {
+  for (const char* format : {"fp16", "bf16", "cb16"}) {
     for (const int exponent : {-20, 0, 10, 16, 24, 32, 40}) {
       const std::string scale = "2^" + std::to_string(exponent);
-      runs.push_back(PolicyRun("static", {"loss_scale=" + scale}, format.name));
-      if (exponent < 0 || exponent == 40) continue;  // they would leave it
-      runs.push_back(PolicyRun("torch", {"init_scale=" + scale, "growth_interval=3"}, format.name));
+      runs.push_back(PolicyRun("static", {"loss_scale=" + scale}, format));
+      if (exponent < 0) continue;
+      runs.push_back(PolicyRun("torch", {"init_scale=" + scale, "growth_interval=3"}, format));
       runs.push_back(PolicyRun("cerebras",
                                {"initial_loss_scale=" + scale, "steps_per_increase=2",
                                 "max_loss_scale=2^40", "min_loss_scale=2^-14"},
-                               format.name));
+                               format));
     }
-    runs.push_back(PolicyRun("cerebras", {}, format.name));
-    runs.push_back(PolicyRun("fairscale", {"init_scale=2^20"}, format.name));
-    runs.push_back(PolicyRun("popart", {}, format.name));
   }
-  return runs;
+  for (size_t r = 0; r < runs.size(); r += 2) {
+    runs[r].conversion.subnormals = Subnormals::kFlushToZero;
+  }
+  EXPECT_EQ(Compare(runs), 0u) << first_reason_;
 }
 
-class ProfiledSteps : public testing::TestWithParam<const char*> {};
-
-TEST_P(ProfiledSteps, EqualReplaysOnTheLadder) {
-  const TraceReader trace = OpenTrace({kTraces + GetParam()});
-  const Ladder ladder = DefaultLadder();
-  const HistogramEdges edges = EdgesOf(ladder);
-  const ProfiledTrace profile(trace, edges);
-  [[maybe_unused]] const OneThread one_thread;
-  std::vector<ReplayRun> runs = LadderRuns(ladder);
-  // How many sums of micro-steps are above a limit, histograms do not tell.
-  std::erase_if(runs, [&](const ReplayRun& run) {
-    return run.scaler.histogram_edge() && profile.parts() > 1;
-  });
-  size_t next = 0;
-  for (ReplayRun& run : runs) {
-    run.conversion.rounding = ladder.roundings[next % ladder.roundings.size()];
-    run.conversion.subnormals = ladder.subnormals[next++ % ladder.subnormals.size()];
-  }
-  const std::vector<SweepOutcome> outcomes = Sweep(profile, runs, {});
-  for (size_t r = 0; r < runs.size(); ++r) {
-    SCOPED_TRACE(Describe(runs[r]));
-    ExpectSame(OutcomeOf(Replay(trace, {runs[r]}, {}).front()), outcomes[r]);
-  }
+// Among random runs are those that round otherwise, and whose scales are no powers of two.
+TEST_P(ProfiledSteps, EqualReplaysOrRefuse) {
+  const std::vector<ReplayRun> runs = RandomRuns(3).Make(200);
+  const size_t refused = Compare(runs);
+  EXPECT_GT(refused, 0u);
+  EXPECT_LT(refused, runs.size());
 }
 
-TEST_P(ProfiledSteps, BracketWhatTheLadderDoesNotHave) {
-  const TraceReader trace = OpenTrace({kTraces + GetParam()});
-  const HistogramEdges edges({});  // powers of two only
-  const ProfiledTrace profile(trace, edges);
-  [[maybe_unused]] const OneThread one_thread;
-  std::vector<ReplayRun> runs = RandomRuns(3).Make(200);
-  std::erase_if(
-      runs, [](const ReplayRun& run) { return run.conversion.rounding == Rounding::kStochastic; });
-  const std::vector<SweepOutcome> outcomes = Sweep(profile, runs, {});
-  size_t inexact = 0;
-  for (size_t r = 0; r < runs.size(); ++r) {
-    SCOPED_TRACE(Describe(runs[r]));
-    const SweepOutcome expected = OutcomeOf(Replay(trace, {runs[r]}, {}).front());
-    if (outcomes[r].exact) ExpectSame(expected, outcomes[r]);
-    // Elements tell for every scale whether a step is finite; norms and sums mostly do.
-    const FiniteTest test = runs[r].rules.finite_test;
-    const bool one_part = profile.parts() == 1;
-    if (test == FiniteTest::kElementwise && one_part && !runs[r].scaler.histogram_edge()) {
-      ExpectSameScales(expected, outcomes[r]);
-    }
-    constexpr double kRoom = 1e-12;
-    EXPECT_LE(outcomes[r].energy_bracket.low, expected.mean_energy_lost * (1 + kRoom));
-    EXPECT_GE(outcomes[r].energy_bracket.high * (1 + kRoom), expected.mean_energy_lost);
-    inexact += outcomes[r].exact ? 0 : 1;
-  }
-  EXPECT_GT(inexact, runs.size() / 4);
+// A run that leaves the powers of two is refused there.
+TEST_P(ProfiledSteps, RefuseARunWhereItLeavesThem) {
+  if (trace_.step_count() <= 2) GTEST_SKIP() << "it would end before";
+  const ReplayRun run =
+      PolicyRun("torch", {"init_scale=2^10", "growth_interval=2", "growth_factor=1.5"}, "fp16");
+  const SweepOutcome outcome = Sweep(profile_, {run}, {}).front();
+  EXPECT_NE(outcome.refused, "");
+  EXPECT_GT(outcome.steps, 0u);
+  EXPECT_LT(outcome.steps, trace_.step_count());
+}
+
+TEST_P(ProfiledSteps, RefuseStochasticRounding) {
+  ReplayRun run = PolicyRun("torch", {});
+  run.conversion.rounding = Rounding::kStochastic;
+  const std::vector<SweepOutcome> outcomes = Sweep(profile_, {run, PolicyRun("torch", {})},
+                                                   {.replay = {}, .windows = SearchWindows::kYes});
+  EXPECT_NE(outcomes[0].refused.find("rounds otherwise than to nearest"), std::string::npos);
+  EXPECT_EQ(outcomes[0].steps, 0u);
+  EXPECT_EQ(outcomes[1].refused, "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Sweep, ProfiledSteps,
@@ -248,64 +265,38 @@ class SweptWindows : public testing::TestWithParam<const char*> {};
 
 TEST_P(SweptWindows, SayWhatEachRunLoses) {
   const TraceReader trace = OpenTrace({kTraces + GetParam()});
-  const TraceSource source(trace, 1);
+  const StepSource source = TraceSteps(trace, 1);
   [[maybe_unused]] const OneThread one_thread;
   std::vector<ReplayRun> runs = RandomRuns(11).Make(120);
   std::erase_if(
       runs, [](const ReplayRun& run) { return run.conversion.rounding == Rounding::kStochastic; });
   const std::vector<SweepOutcome> outcomes =
       Sweep(source, runs, {.replay = {}, .windows = SearchWindows::kYes});
-  size_t below = 0, certain = 0;
+  size_t below = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
     const Advice advice =
         AdviseOn(source, {.formats = {runs[r].format}, .conversion = runs[r].conversion});
     const ReplayResult result = Replay(trace, {runs[r]}, {}).front();
-    double lost = static_cast<double>(source.step_count() - result.steps.size());
-    uint64_t steps_below = 0, clamped = 0;
+    double lost = static_cast<double>(source.step_count - result.steps.size());
+    uint64_t steps_below = 0;
     for (size_t i = 0; i < result.steps.size(); ++i) {
       const ReplayStep& step = result.steps[i];
       const StepWindow& window = advice.formats[0].windows[i];
       const bool applied = step.finite && !step.skipped;
       lost += applied ? window.LossAt(step.scale) : 1;
       steps_below += applied && !window.hopeless && step.scale < window.lowest_scale();
-      clamped += applied && (window.hopeless || step.scale > window.highest_scale);
     }
     ASSERT_TRUE(outcomes[r].mean_loss);
     EXPECT_EQ(steps_below, outcomes[r].steps_below_window);
-    EXPECT_NEAR(*outcomes[r].mean_loss, lost / static_cast<double>(source.step_count()), 1e-12);
+    EXPECT_NEAR(*outcomes[r].mean_loss, lost / static_cast<double>(source.step_count), 1e-12);
     below += steps_below > 0;
-    // What is clamped counts as lost; below a window harm is predicted.
-    const double replayed = ScoreOf(result, source.step_count(), runs[r].conversion).mean_loss;
-    if (steps_below == 0) {
-      EXPECT_GE(*outcomes[r].mean_loss, replayed - 1e-12);
-      if (clamped == 0) {
-        EXPECT_NEAR(*outcomes[r].mean_loss, replayed, 1e-12);
-      }
-      certain += clamped == 0;
-    }
   }
   EXPECT_GT(below, 5);
-  EXPECT_GT(certain, 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sweep, SweptWindows,
                          testing::Values("cnn-digits", "lm-trouble-cut", "reg-diabetes-cut"));
-
-TEST(SweepOfAProfile, RefusesStochasticRounding) {
-  const HistogramEdges edges({});
-  const ProfiledTrace profile(OpenTrace({kTraces + "reg-diabetes-cut"}), edges);
-  ReplayRun run = PolicyRun("torch", {});
-  run.conversion.rounding = Rounding::kStochastic;
-  try {
-    Sweep(profile, {run}, {});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(std::string(error.what()).find("stochastic rounding"), std::string::npos)
-        << error.what();
-  }
-}
 
 }  // namespace
 }  // namespace dlsim::sim

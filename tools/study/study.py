@@ -177,7 +177,7 @@ def rows_of(name: str, formats: Sequence[str], seeds: Sequence[int]) -> Iterator
 def judged(name: str, seed: int, **settings: Any) -> dict[str, Any]:
     """Records a training in float32 and returns the verdict on it."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.dlprof"
+        path = Path(folder) / "run.profile"
         train(name, seed, recording={"path": path, "every": 1, **settings})
         return dlsim.replay(path, formats=list(FORMATS), quiet=True).data["verdict"]
 

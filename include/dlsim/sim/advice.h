@@ -13,11 +13,10 @@
 
 #include "dlsim/enum_names.h"
 #include "dlsim/format.h"
-#include "dlsim/profile_file.h"
 #include "dlsim/sim/forward.h"
-#include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/scaled.h"
+#include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
@@ -46,13 +45,11 @@ constexpr auto EnumNames(Verdict) {
 inline constexpr int kLowestWindowExponent = -126, kHighestWindowExponent = 126;
 
 // The loss scales that are safe for one step in one format (docs/verdict.md): exponents of two from
-// `low` to `high`; empty if low is the larger. Of a profile the likeliest, and how far its lower
-// end may be off.
+// `low` to `high`; empty if low is the larger.
 struct StepWindow {
   int64_t step = 0;
   bool hopeless = false;  // not finite at any scale: a recorded gradient is not, or is too large
   int low = kLowestWindowExponent, high = kHighestWindowExponent;
-  Bracket<int> low_range = {kLowestWindowExponent, kLowestWindowExponent};
   std::string low_tensor, high_tensor;  // that bound it; empty if nothing does
   bool channels_decide = false;         // the lower end: below it, channels of tensors are lost
   // Mean harm one binade below the lower end, as measured, then two, three and so on, predicted up
@@ -93,7 +90,7 @@ struct TensorHarm {
   std::string name;
   Role role = Role::kGrad;
   HarmOverSteps harm = {};    // over the steps in which it is not zero
-  ChannelHarm channels = {};  // over the same, as far as they are known
+  ChannelHarm channels = {};  // over the same, as far as the rounding lets them be known
   float absmax = 0;           // the largest magnitude of all steps
   size_t noise_steps = 0;     // of these those in which it is but rounding noise of float32
   size_t steps_at_risk = 0;   // in which it, or its channels on average, lose more than a tenth ...
@@ -125,8 +122,7 @@ struct FormatAdvice {
   // All that follows is of gradients.
   // The scales that are safe at all steps but isolated ones; nothing if none is.
   std::optional<SafeScales> window;
-  std::optional<SafeScales> safest;       // those that are safe at the most steps, however few
-  std::optional<Bracket<int>> low_range;  // from a profile: where the lower end may be
+  std::optional<SafeScales> safest;  // those that are safe at the most steps, however few
   WindowBound low, high;
   std::optional<double> scale;  // to use at all steps
   // At which that scale is not safe; without one, the scale that is safe at the most.
@@ -191,16 +187,14 @@ struct AdviceRequest {
   std::vector<std::string> formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   Conversion conversion = {};  // its format is filled in
   Recipe recipe = Recipe::kAutocast;
-  std::string tensors = "*";  // of a profile those that match (fnmatch); of others, what was read
+  std::string tensors = "*";  // the pattern of those that were read
 };
 
 // Looks at all steps, at least one. The observer of the options sees no runs. Throws Error for
 // unknown names, and for a bad file.
+Advice AdviseOn(const StepSource& source, const AdviceRequest& request = {},
+                const ReplayOptions& options = {});
 Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request = {},
-                const ReplayOptions& options = {});
-Advice AdviseOn(const ProfileReader& profile, const AdviceRequest& request = {},
-                const ReplayOptions& options = {});
-Advice AdviseOn(const GradientSource& source, const AdviceRequest& request = {},
                 const ReplayOptions& options = {});
 
 }  // namespace dlsim::sim

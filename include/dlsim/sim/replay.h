@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,9 +15,9 @@
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
 #include "dlsim/sim/clipping.h"
-#include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/replay_tensor.h"
+#include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
@@ -51,9 +52,6 @@ struct ReplayRun {
   std::optional<LossScaler> initial = {};  // as training began, if `scaler` is from a checkpoint
   std::optional<Resume> resume = {};
   TensorRecords tensor_records = TensorRecords::kKept;
-  // kErrors: of what its steps count only the path, harm and what is not finite are of use. The
-  // rest may be missing, so that there is less to measure.
-  Asked asked = Asked::kAll;
 };
 
 // The parameters of one optimizer: the gradients whose name matches a pattern (fnmatch) and none of
@@ -92,39 +90,21 @@ constexpr auto EnumNames(Cause) {
                                          {Cause::kUnscaling, "unscaling"}});
 }
 
-// What a profile leaves open of an optimizer's step; OptimizerStep has the likeliest.
-struct OptimizerUncertainty {
-  Bracket<double> grad_norm;
-  std::optional<Bracket<float>> clip_coefficient;
-};
-
 // What one of several optimizers did at a step.
 struct OptimizerStep {
   bool has_gradients = false;  // in this step; else it neither steps nor skips
   bool finite = true;          // its own gradients, by the policy's test
   bool skipped = false;
   double grad_norm = 0;
+  std::optional<double> converted_norm;  // if clipping by norm
   std::optional<float> clip_coefficient;
-  std::optional<OptimizerUncertainty> uncertain;  // from a profile
 };
 
 // What tensors lose, each of its own: relative squared errors, over the tensors of one role that
 // are neither zero nor mere rounding noise of float32.
 struct StepHarm {
   double mean = 0, worst = 0;
-  std::string worst_tensor;                   // empty without tensors
-  std::optional<Bracket<double>> mean_range;  // from a profile
-};
-
-// What a profile leaves open of a step; ReplayStep has the likeliest.
-struct StepUncertainty {
-  bool certain =
-      true;  // false: a profile does not determine whether the step is finite, or why not
-  Bracket<double> grad_norm;
-  std::optional<Bracket<float>> clip_coefficient;
-  Bracket<uint64_t> clipped;  // 0 = not clipped, 1 = clipped
-  Bracket<uint64_t> clipped_elements;
-  CounterBrackets gradients, activations;
+  std::string worst_tensor;  // empty without tensors
 };
 
 // What happened at one step of a run.
@@ -134,10 +114,11 @@ struct ReplayStep {
   double next_scale = 0;  // after the policy's update
   bool finite = true;     // by the policy's test
   bool skipped = false;   // no optimizer with gradients stepped
-  double grad_norm = 0;   // float64 L2 norm of the unscaled, quantised parameter gradients
+  double grad_norm = 0;   // L2 norm of the parameter gradients as recorded; NaN: not known
   Cause cause = Cause::kNone;
   std::string cause_tensor;                  // the tensor to blame; empty if none in particular
   bool lower_scale_helps = true;             // false: not finite, and not at any lower scale either
+  std::optional<double> converted_norm;      // the same after quantizing, if clipping by norm
   std::optional<float> clip_coefficient;     // the smallest, if clipping by norm and applied
   std::optional<uint64_t> clipped_elements;  // if clipping by value and applied ...
   uint64_t clippable_elements = 0;           // ... out of this number
@@ -146,7 +127,6 @@ struct ReplayStep {
   TensorStats gradients;                     // over parameter gradients
   TensorStats activations;                   // over activation gradients
   StepHarm harm, activation_harm;            // of parameter and of activation gradients
-  std::optional<StepUncertainty> uncertain;  // from a profile
 };
 
 // A run's path in short.
@@ -164,15 +144,6 @@ struct PathSummary {
   uint64_t skip_run = 0;              // steps skipped in a row at the end
 };
 
-struct SummaryUncertainty {
-  uint64_t steps = 0;  // those that are not certain
-  CounterBrackets gradients, activations;
-  Bracket<double> worst_step_energy_lost;
-  Bracket<uint64_t> clipped_elements, clipped_steps;
-
-  void Add(const ReplayStep& step);  // one with an uncertainty
-};
-
 struct ReplaySummary : PathSummary {
   uint64_t clipped_steps = 0;       // steps with some reduced gradient
   uint64_t clipped_elements = 0;    // by value, in applied steps ...
@@ -183,7 +154,6 @@ struct ReplaySummary : PathSummary {
   // Over the gradients that are neither zero nor noise: of what each loses on average, and the most
   // that one loses at a step. Not with TensorRecords::kDropped.
   HarmOverSteps tensor_harm;
-  std::optional<SummaryUncertainty> uncertain;  // from a profile
 
   void Add(const ReplayStep& step);
 };
@@ -195,19 +165,21 @@ struct ReplayResult {
   ForwardPass forward;
   std::vector<ScalerEvent> events;    // `step` is the recorded step number
   std::optional<int64_t> stopped_at;  // step of the fatal event that ended the run
+
+  // Why the run ended: a profile does not tell what it asked for. It is the last event, too.
+  std::optional<std::string> unanswered;
 };
 
-// What an observer sees of one step: the measurement, and what each run made of it.
+// What an observer sees of one step, and what each run made of it.
 struct ObservedStep {
   size_t index = 0;  // of the effective step
-  const StepMeasurement& measurement;
-  const StepMeasurement& forward;  // see MeasureForward; no tensors if none were recorded
+  const Step& step;
   struct Run {
-    const ReplayRun& run;                      // its scaler has already advanced
-    const std::vector<TensorAnswer>& answers;  // per gradient
+    const ReplayRun& run;  // its scaler has already advanced
+    std::shared_ptr<const StepAnswer> answers;
     const ReplayStep& record;
-    size_t index;                                   // of the run, in the order of the call
-    std::span<const TensorAnswer> forward_answers;  // per forward tensor, in its conversion
+    size_t index;                               // of the run, in the order of the call
+    std::shared_ptr<const StepAnswer> forward;  // in its conversion; null: nobody asked
   };
   std::vector<Run> runs;
 };
@@ -218,15 +190,13 @@ struct ReplayOptions {
   OnFatal on_fatal = OnFatal::kStop;
   std::vector<OptimizerGroup> optimizers;  // empty: one optimizer for all; see ReplayStep
   int64_t accumulate_steps = 1;            // recorded steps that make one effective step
-  // Called after each step; several times, each time for other runs, if the answers to all of them
-  // exceed the memory that `step` allows. May be empty.
-  std::function<void(const ObservedStep&)> observer;
+  std::function<void(const ObservedStep&)> observer;  // called after each step; may be empty
 };
 
 // Runs all simulations in one pass over the steps; one result per run, in order. Runs with the same
 // conversion and scale at a step share its measurement. The source has accumulated the steps
 // already: options.accumulate_steps is not looked at. Throws Error for a bad file.
-std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
+std::vector<ReplayResult> Replay(const StepSource& source, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options);
 
 // Replays a trace. With accumulate_steps N the effective gradient is the sum of N recorded ones,

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs very many simulations in one pass, for their outcomes only: skipped steps, the scale's
-// path in short, and what is lost. The cost grows with the distinct thresholds of a step, not with
-// the number of runs.
+// path in short, and what is lost. The cost grows with the distinct questions about a step, not
+// with the number of runs.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "dlsim/profile_file.h"
+#include "dlsim/profile.h"
+#include "dlsim/sim/advice.h"
 #include "dlsim/sim/replay.h"
+#include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
@@ -32,13 +35,16 @@ struct SweepOutcome : PathSummary {
   // applied.
   double mean_energy_lost = 1;
 
-  // False if the ladder of the profile does not have the thresholds; then the counters of
-  // `gradients` are the middle of brackets, and mean_energy_lost is within these. Also false if a
-  // profile does not determine whether a norm or sum overflows; then all figures are the likeliest.
-  bool exact = true;
-  Bracket<double> energy_bracket = {1, 1};
-
   std::optional<ScalerEvent> fatal;  // the event that ended the run
+
+  // Why a profile cannot answer the run; empty if it can. All else is of the steps before.
+  std::string refused;
+};
+
+// What is said of the formats where values are rounded in one way.
+struct SweepAdvice {
+  Rounding rounding = Rounding::kNearestEven;
+  Advice advice;
 };
 
 // Whether the scale windows of all steps are searched, which takes longer than the runs.
@@ -53,11 +59,21 @@ struct SweepOptions {
 
 // Returns one outcome per run, in order. As for Replay, the source has accumulated the steps
 // already. Throws Error for a bad trace or profile.
-std::vector<SweepOutcome> Sweep(const GradientSource& source, std::vector<ReplayRun> runs,
+std::vector<SweepOutcome> Sweep(const StepSource& source, std::vector<ReplayRun> runs,
                                 const SweepOptions& options);
 std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
                                 const SweepOptions& options);
 std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
                                 const SweepOptions& options);
+
+struct SweepRun {
+  std::vector<SweepOutcome> outcomes;
+  std::vector<SweepAdvice> verdicts;  // one for each way of rounding; none without windows
+};
+
+// As Sweep, with verdicts on the formats in the order of `formats`. options.tensors is the pattern
+// of the tensors that were read.
+SweepRun SweepWithVerdicts(const StepSource& source, std::vector<ReplayRun> runs,
+                           const SweepOptions& options, std::span<const std::string> formats);
 
 }  // namespace dlsim::sim

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/profile_file.h"
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
+#include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
@@ -97,17 +97,14 @@ struct FormatTuning : FormatAdvice {
 
 struct TuneResult {
   std::vector<FormatTuning> formats;
-  bool estimated = false;         // of a profile: harm is known within brackets
   bool compares_current = false;  // the last comparison of each format is the current policy
   int64_t least_stride = 1, most_stride = 1;  // distances of step numbers
 };
 
 // Tunes for the formats of the request, from the advice on them: AdviseOn(source, request, options)
 // says what it is. Throws Error for unknown names, and for bad files.
-TuneResult Tune(const GradientSource& source, const TuneRequest& request, const Advice& advice,
+TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advice& advice,
                 const ReplayOptions& options);
 TuneResult Tune(const TraceReader& trace, const TuneRequest& request, const ReplayOptions& options);
-TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
-                const ReplayOptions& options);
 
 }  // namespace dlsim::sim

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays to the codes of a format and back: encode, decode, quantize, measure.
+"""Arrays to the codes of a format and back: encode, decode, quantize, measure, tabulate.
 
 Arrays are those of NumPy, PyTorch, JAX and whatever has __dlpack__; results are of the same kind
 and shape, on the same device. docs/python-arrays.md has the rules for layouts, types and errors.
@@ -13,11 +13,13 @@ from ._scaled import (
     measure_scaled,
     quantize_scaled,
 )
+from ._tables import TensorTable, tabulate
 from ._tensor_stats import TensorStats
 
 __all__ = [
     "ScaledArray",
     "TensorStats",
+    "TensorTable",
     "decode",
     "delayed_scales",
     "encode",
@@ -26,4 +28,5 @@ __all__ = [
     "measure_scaled",
     "quantize",
     "quantize_scaled",
+    "tabulate",
 ]

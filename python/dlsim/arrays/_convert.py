@@ -259,11 +259,8 @@ def measure(
     questions = [(conversion, by) for _, conversion in asked for by in scales]
     _, seed, stream = draws_of(1.0, seed, stream)
     if is_cuda(values):
-        from . import _cuda_arrays
-
-        counted = _cuda_arrays.measure(values, questions, seed, stream)
-    else:
-        source = source_of(values, "values", VALUES)
-        counted = _core.measure_array(source.bits, source.element, questions, seed, stream)
+        values = values.detach().cpu()
+    source = source_of(values, "values", VALUES)
+    counted = _core.measure_array(source.bits, source.element, questions, seed, stream)
     stats = [TensorStats(*pair, **row) for pair, row in zip(pairs, counted, strict=True)]
     return stats if is_list(format) or is_list(scale) else stats[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of PyTorch in the memory of a CUDA device, on its current stream.
 
-Nothing waits but measure. A dlsim that was built without CUDA refuses in one line.
+Nothing waits. A dlsim that was built without CUDA refuses in one line.
 """
 
 from __future__ import annotations
@@ -156,12 +156,3 @@ def _floats(
 def _written(out: torch.Tensor) -> torch.Tensor:
     mark_written(integer_view(out.detach(), str(out.dtype).removeprefix("torch.")))
     return out
-
-
-def measure(
-    values: torch.Tensor, questions: list[tuple[Conversion, float]], seed: int, stream: int
-) -> list[dict[str, Any]]:
-    """Returns the rows of _core.measure_array; waits for the device."""
-    tensor, element = _read(values, "values", VALUES)
-    memory = (tensor.data_ptr(), tensor.numel(), element)
-    return list(_core.measure_on_device(_queue(tensor), memory, questions, seed, stream))

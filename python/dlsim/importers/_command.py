@@ -17,13 +17,13 @@ from ._steps import Imported
 
 _EXAMPLES = """\
 Examples:
-  dlsim import pt dumps/ -o a.dlprof --key grads --grad-scale 2^16
+  dlsim import pt dumps/ -o a.profile --key grads --grad-scale 2^16
   dlsim import pt msprobe_dump/ -o runs/a              # step0/rank0/dump_tensor_data/*.pt
   dlsim import act-dumps model_dir/ -o runs/a
   dlsim import te nvdlfw_logs/ -o runs/a
   dlsim import hdf5 grads.h5 -o runs/a --step-from axis
 
-OUTPUT is the directory of a trace, or a profile if its name ends in .dlprof. It appears complete
+OUTPUT is the directory of a trace, or a profile if its name ends in .profile. It appears complete
 or not at all. Exit codes: 0 ok, 2 wrong usage, 3 bad input or an output that cannot be written.
 More in docs/import.md.
 """
@@ -100,7 +100,7 @@ def _parser() -> CommandParser:
         of_format = formats.add_parser(name, help=description)
         add = of_format.add_argument
         add("inputs", nargs="+", metavar="INPUT", help=inputs)
-        add("-o", "--output", required=True, help="Directory of a trace, or FILE.dlprof")
+        add("-o", "--output", required=True, help="Directory of a trace, or NAME.profile")
         for keyword in filter(_OPTIONS.__contains__, signature(run).parameters):
             flag = f"--{keyword.replace('_', '-')}"
             add(flag, default=argparse.SUPPRESS, **_OPTIONS[keyword])

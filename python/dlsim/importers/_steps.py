@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import _core
 from .._errors import InputError, UsageError
-from .._files import replacing, replacing_directory
+from .._files import replacing_directory
 from .._text import counted
 from .._values import Paths, PathText
 from ..runs import profile
@@ -31,6 +31,7 @@ DEEPEST = 32  # levels of nested dicts or groups
 MSPROBE_FOLDER = "dump_tensor_data"  # files in it hold a tensor each
 _NUMBERS = ("loss", "lr", "grad_scale")  # that dlsim knows as metadata
 _TRACE_FILE = re.compile(r"step-.*\.safetensors|trace\.json|.*\.tmp")
+_PROFILE_FILE = re.compile(r"step-\d+\.npz|profile\.json|.*\.tmp")
 _MOST_DIGITS = 18  # step numbers are 64-bit
 
 _RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d+)", re.IGNORECASE)
@@ -282,11 +283,11 @@ class Import:
     ) -> Imported:
         """Writes the parts, which come in the ascending order of their positions, as the output.
 
-        A name that ends in .dlprof is a profile, any other the directory of a trace; a profile is
+        A name that ends in .profile is a profile, any other the directory of a trace; a profile is
         made of a trace that is next to it meanwhile. Raises InputError.
         """
         path = self._output
-        is_profile = path.suffix == ".dlprof"
+        is_profile = path.suffix == ".profile"
         extent = _ranks_and_micro_steps(place, list(positions))
         self._check_free(is_profile=is_profile)
         if not is_profile:
@@ -294,12 +295,11 @@ class Import:
                 steps, names = self._write_trace(trace, kind, extent, parts)
         else:
             with (
-                replacing(path) as temporary,
+                replacing_directory(path) as made,
                 TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder,
             ):
                 steps, names = self._write_trace(Path(folder), kind, extent, parts)
-                profile(folder, Path(folder) / path.name, quiet=True)
-                os.replace(Path(folder) / path.name, temporary)
+                profile(folder, made, quiet=True)
         return Imported(path, len(steps), steps[0], steps[-1], len(names), tuple(self._notes))
 
     def _check_free(self, *, is_profile: bool) -> None:
@@ -308,13 +308,12 @@ class Import:
             return
         if not self._force:
             raise InputError(f"{path}: exists already, expected a new name or --force")
-        if is_profile:
-            return
+        held = _PROFILE_FILE if is_profile else _TRACE_FILE
+        kind = "profile" if is_profile else "trace"
         if path.is_symlink() or not (
-            path.is_dir()
-            and all(_TRACE_FILE.fullmatch(p.name) and p.is_file() for p in path.iterdir())
+            path.is_dir() and all(held.fullmatch(p.name) and p.is_file() for p in path.iterdir())
         ):
-            raise InputError(f"{path}: is no trace or holds more than a trace, so it stays")
+            raise InputError(f"{path}: is no {kind} or holds more than a {kind}, so it stays")
 
     def _write_trace(
         self, folder: Path, kind: str, extent: tuple[int, Counter[int]], parts: Iterable[Part]

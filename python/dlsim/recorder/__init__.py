@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records gradients and forward passes of a training loop as a trace or a profile."""
 
-from ._joining import join_shards
 from ._recorder import Recorder
 from ._report import RecordedTensor, Report
 from ._selection import Selection, selections_of_config
@@ -16,6 +15,5 @@ __all__ = [
     "Selection",
     "SkippedSteps",
     "Watch",
-    "join_shards",
     "selections_of_config",
 ]

@@ -26,7 +26,7 @@ _LAST = ("Bilinear", "Embedding", "EmbeddingBag", "LayerNorm", "Linear", "Multih
 _SECOND = ("_BatchNorm", "GroupNorm")
 
 
-def _default(dims: int) -> int:
+def default_axis(dims: int) -> int:
     """Returns the axis that readers take for that of features, as LayoutOf in C++ does."""
     return 1 if dims >= 4 else dims - 1
 
@@ -53,7 +53,7 @@ class Features:
             axis = self._axis(found, dims)
             if axis is None:
                 self._unsaid[name] = dims
-            elif axis != _default(dims):
+            elif axis != default_axis(dims):
                 self._other[name] = axis
                 self._ambiguous.add(dims)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 ARGUMENTS = """
     What is recorded:
       model: A torch.nn.Module, or several by name
-      path: A directory, or a .dlprof file for a profile
+      path: A directory; one that ends in .profile is a profile
       gradients="*": Parameters by globs over the whole name, compiled regular expressions, which
           are searched for, or a list of both; None for none
       activations="*": Modules whose output gradients are recorded; the model itself is "(root)";
@@ -31,8 +31,8 @@ ARGUMENTS = """
       micro_steps=False: Record each backward pass alone: call `micro_step` after it
       copy=True: False reads gradients where they are, for loops that leave them unchanged after
           `step`: no loss scale, clipping or zero_grad(set_to_none=False) (docs/recorder.md)
-      on_device=False: True counts the gradients of a profile on the CUDA device that has them, and
-          only counts leave it; needs a build with CUDA
+      on_device=False: True tabulates the tensors of a profile on the GPU that has them, and only
+          tables leave it: with the kernel of a build with CUDA, else by PyTorch's own operations
       gradient_of: Takes a parameter and returns its gradient or None, where that is not in `.grad`
     About the training:
       scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler; `step` takes the scale
@@ -43,8 +43,9 @@ ARGUMENTS = """
       description: Texts by name to store in the output, such as model and data
     Where it goes:
       format: "safetensors" or "profile"; by default what the path suggests
-      ladder: For a profile: the `formats`, also those with scales of their own, `roundings`,
-          `subnormals` and `scales` that it is exact for
+      scales: For a profile: also loss scales that are these times a power of two, such as 2e15
+      scaled_formats: For a profile: also what tensors lose in formats with scales of their own,
+          such as "mxfp8"
       existing="refuse": What happens to an output that is there already: "refuse", "replace" or
           "continue", which keeps the steps before the first that is recorded
       dry_run=False: Write nothing; `report()` says what would be written

@@ -11,13 +11,10 @@ from typing import Any, get_args
 
 from .._core import __version__
 from .._errors import UsageError
-from ._joining import shard_path
 from ._names import class_of
 from ._ranks import Ranks, process_group
+from ._shards import shard_path
 from ._sinks import DrySink, Existing, ProfileSink, Sink, TraceSink, refuse_profile, refuse_trace
-
-_LISTS = ("formats", "roundings")
-_LADDER = (*_LISTS, "subnormals", "scales")
 
 
 def one_of(argument: str, value: object, known: tuple[str | None, ...]) -> None:
@@ -36,7 +33,7 @@ class Output:
     ranks: Ranks
     existing: Existing
     description: Mapping[str, Any]
-    ladder: Mapping[str, Any]
+    extras: Mapping[str, list[str]]  # of a profile: the keywords of ProfileWriter
     dry_run: bool
 
     @property
@@ -51,9 +48,9 @@ class Output:
     def open(self) -> Sink:
         """Opens it. Raises UsageError if something is there already, InputError if it fails."""
         if self.dry_run:
-            return DrySink(self.profile, self.ladder)
+            return DrySink(self.profile, self.extras)
         if self.profile:
-            return ProfileSink(self.path, self.description, self.ladder, self.existing)
+            return ProfileSink(self.path, self.description, self.extras, self.existing)
         return TraceSink(self.path, self.description, self.ranks, self.existing)
 
 
@@ -64,21 +61,16 @@ def output_of(
     *,
     existing: Existing,
     description: Mapping[str, Any],
-    ladder: Mapping[str, Any],
+    extras: Mapping[str, list[str]],
     dry_run: bool,
 ) -> Output:
     """Returns the output of this process; raises UsageError or TypeError for bad arguments."""
     one_of("format", format, (None, "safetensors", "profile"))
     one_of("existing", existing, get_args(Existing))
-    for key, value in ladder.items():
-        one_of("ladder", key, _LADDER)
-        is_list = isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
-        if not (is_list if key in _LISTS else isinstance(value, str)):
-            kind = "a list of texts" if key in _LISTS else "a text"
-            raise TypeError(f"ladder.{key}: expected {kind}, got {value!r}")
     given, profile = _named(path, format)
-    if ladder and not profile:
-        raise UsageError("ladder: only a profile has one, expected format='profile'")
+    for argument, value in extras.items():
+        if value and not profile:
+            raise UsageError(f"{argument}: only a profile has them, expected format='profile'")
     for key, value in description.items():
         if not isinstance(key, str) or not (isinstance(value, str) or not profile):
             raise TypeError(f"description {key!a}: expected text, got {type(value).__name__}")
@@ -88,7 +80,7 @@ def output_of(
         ranks=ranks,
         existing=existing,
         description=description,
-        ladder=ladder,
+        extras=extras,
         dry_run=dry_run,
     )
 
@@ -96,11 +88,10 @@ def output_of(
 def _named(path: str | os.PathLike[str], format: str | None) -> tuple[Path, bool]:
     """Returns the path of a trace or profile in one process, and whether it is a profile."""
     given = Path(path)
-    named = given.suffix == ".dlprof"
+    named = given.suffix == ".profile"
     if named and format == "safetensors":
-        raise UsageError(f"{given}: is the name of a profile, expected that of a directory")
-    profile = named or format == "profile"
-    return given / "gradients.dlprof" if profile and not named else given, profile
+        raise UsageError(f"{given}: is the name of a profile, expected that of a trace")
+    return given, named or format == "profile"
 
 
 def is_profile(path: str | os.PathLike[str], format: str | None) -> bool:
@@ -121,9 +112,9 @@ def check_free(path: str | os.PathLike[str], options: Mapping[str, Any]) -> None
 
 def _path_of(path: Path, ranks: Ranks, *, profile: bool) -> Path:
     if ranks.is_shard:
-        return shard_path(path, ranks.rank, ranks.ranks, profile=profile)
+        return shard_path(path, ranks.rank, ranks.ranks)
     if ranks.kind == "separate" and profile:
-        return path.with_name(f"{path.stem}.rank-{ranks.rank:05d}.dlprof")
+        return path.with_name(f"{path.stem}.rank-{ranks.rank:05d}{path.suffix}")
     return path
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import InputError, UsageError
+from .._values import text_of
+from ..arrays._arguments import listed
 from ._background import Background
 from ._calls import Calls
 from ._choice import Choice, models_of
 from ._endings import OPEN, complete_abandoned, when_collected
 from ._help import ARGUMENTS
-from ._joining import next_command
 from ._lending import lender_of
 from ._live import Live
 from ._loop import Loop
@@ -30,6 +31,7 @@ from ._placement import Pieces
 from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Patterns, check_inference, forward_steps, selections_of
+from ._shards import next_command
 from ._sinks import Existing
 from ._snapshot import HostCopies
 from ._sources import Sources, gradients_of
@@ -41,7 +43,7 @@ class Recorder:
 
     `with dlsim.Recorder(model, "run/") as rec:` then `rec.step(loss=loss, scale=scale)` in each
     step, after backward and before gradients are changed or cleared. `model` is a module or several
-    by name. `path` is a directory, or a .dlprof file for a profile.
+    by name. `path` is a directory, or a .profile for a profile.
 
     Wrong arguments raise. After that only a missing scale does: other errors are counted, see
     `report()`, unless `on_error="raise"`.
@@ -73,7 +75,8 @@ class Recorder:
         scheduler: Any = None,
         first_step: int = 0,
         format: str | None = None,
-        ladder: Mapping[str, Any] = {},
+        scales: Any = (),
+        scaled_formats: Any = (),
         existing: Existing = "refuse",
         distributed: str | None = None,
         rank: int | None = None,
@@ -129,16 +132,18 @@ class Recorder:
             },
         )
         pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
+        given = {"scales": scales, "scaled_formats": scaled_formats}
+        extras = {key: [text_of(key, one) for one in listed(of)] for key, of in given.items()}
         output = output_of(
             path,
             format,
             self._ranks,
             existing=existing,
             description={**about, **description},
-            ladder=ladder,
+            extras=extras,
             dry_run=dry_run,
         )
-        check_on_device(on_device, profile=output.profile, formats=ladder.get("formats", ()))
+        check_on_device(on_device, profile=output.profile, scaled_formats=extras["scaled_formats"])
         command = next_command(Path(path), output.path, self._ranks, profile=profile)
         self._next_command = None if dry_run else command
         self._completes = existing == "continue"  # what is there, also without steps

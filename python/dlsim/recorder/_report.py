@@ -123,7 +123,7 @@ class Report:
         without = "" if forward else ", without the forward pass (forward_every=50 takes some)"
         say(
             f"{self.path}: a trace, {bytes_text(self.step_bytes)} for each step{without}. "
-            f"For a profile, which has forward passes and is small, name it {self.path}.dlprof"
+            f"For a profile, which has forward passes and is small, name it {self.path}.profile"
         )
 
     def say_at_close(

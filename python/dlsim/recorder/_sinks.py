@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,16 +15,14 @@ from weakref import WeakValueDictionary
 
 from .._core import ProfileWriter
 from .._errors import InputError, UsageError
+from ..profiles import step_file, steps_in
 from ..traces._writer import TraceWriter
 from ._append import append
 from ._lending import Loan
 from ._lock import Lock
-from ._on_device import counted_where_it_is
+from ._on_device import NamedArray, named_arrays
 from ._ranks import Ranks
 from ._spill import Spilled, loaded
-from ._tensors import role_of
-
-_LOG = logging.getLogger("dlsim.recorder")
 
 Existing = Literal["refuse", "replace", "continue"]
 
@@ -80,10 +78,9 @@ def refuse_trace(directory: Path) -> None:
 
 
 def refuse_profile(path: Path) -> None:
-    """Raises UsageError if there is a profile, or one that was begun."""
-    for taken in (path, Path(f"{path}.partial")):
-        if taken.exists():
-            raise UsageError(f"{taken}: exists already, expected another name or {_OFFER}")
+    """Raises UsageError if there is a profile, or anything but an empty folder."""
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UsageError(f"{path}: exists already, expected another name or {_OFFER}")
 
 
 def _lock_of(path: Path, rank: int | None) -> Lock:
@@ -176,19 +173,19 @@ class TraceSink:
         return self._writer.bytes_written
 
 
-def counted_parts(part: Part) -> Iterator[tuple[int, float, dict[str, str], list[Any]]]:
+def counted_parts(
+    part: Part, mantissas: Iterable[float] = ()
+) -> Iterator[tuple[int, float, dict[str, str], list[NamedArray]]]:
     """Yields a part as ProfileWriter and HeldStep take it, what was put aside before the rest."""
     micro = -1 if part.micro is None else part.micro
     for tensors in chain(loaded(part.spilled), [part.tensors]):
-        named = [
-            (name, role_of(name), counted_where_it_is(tensor)) for name, tensor in tensors.items()
-        ]
+        named = named_arrays(tensors, part.scale, part.metadata, mantissas)
         yield micro, part.scale, dict(part.metadata), named
         del tensors, named  # free before the next are loaded
 
 
 class ProfileSink:
-    """A profile: FILE.partial until it is closed.
+    """A profile: a folder with a file for each step.
 
     Raises UsageError while another one of this process writes there.
     """
@@ -199,11 +196,10 @@ class ProfileSink:
         self,
         path: Path,
         description: Mapping[str, str],
-        ladder: Mapping[str, Any],
+        extras: Mapping[str, Any],
         existing: Existing,
     ) -> None:
         self._path = path
-        self._partial = Path(f"{path}.partial")
         self._place = path.absolute()
         if self._place in self._open:
             raise UsageError(
@@ -217,62 +213,61 @@ class ProfileSink:
         except OSError as error:
             raise InputError(f"{path}: cannot be created: {error.strerror or error}") from error
         rule = "continue" if existing == "continue" else "replace"
-        self._writer = ProfileWriter(str(path), dict(description), existing=rule, **ladder)
-        self._steps_before = bool(self._writer.steps)
-        if self._writer.replaced_partial and existing == "continue":
-            _LOG.warning("dlsim recorder: %s had other settings and starts over", self._partial)
+        self._writer = ProfileWriter(str(path), dict(description), existing=rule, **extras)
+        self._bytes = sum(file.stat().st_size for file in path.iterdir())
+        self._steps_before = bool(steps_in(path))
         self._open[self._place] = self
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part."""
-        for counted in counted_parts(part):
+        for counted in counted_parts(part, self._writer.mantissas):
             self._writer.add(step, counted)
             del counted  # free before the next are loaded
 
     def finish(self, step: int) -> None:
         """Writes the step."""
         if self._steps_before:
-            self._writer.forget(step)
+            self.forget(step)
             self._steps_before = False
         self._writer.finish()
+        self._bytes += step_file(self._path, step).stat().st_size
 
     def forget(self, step: int) -> None:
         """Removes `step` and later steps."""
-        self._writer.forget(step)
+        for number, file in steps_in(self._path).items():
+            if number >= step:
+                self._bytes -= file.stat().st_size
+                file.unlink()
 
     def drop(self) -> None:
         """Forgets counted parts."""
         self._writer.drop()
 
     def close(self) -> None:
-        """Gives the profile its name; without any step nothing is left."""
+        """Removes what a profile without any step has left."""
         self.drop()
-        done = self._path.exists() and not self._partial.exists()  # before an interrupt
-        if not done and self._writer.steps:
-            self._writer.commit()
-        elif not done:
-            self._partial.unlink(missing_ok=True)
+        if not steps_in(self._path):
+            (self._path / "profile.json").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it holds something else
+                self._path.rmdir()
         self._open.pop(self._place, None)
 
     def bytes_on_disk(self) -> int:
         """Returns the size of the profile."""
-        for path in (self._partial, self._path):
-            if path.exists():
-                return path.stat().st_size
-        return 0
+        return self._bytes
 
 
 class DrySink:
     """Writes nothing that stays: only how many bytes the steps would take."""
 
-    def __init__(self, profile: bool, ladder: Mapping[str, Any]) -> None:
+    def __init__(self, profile: bool, extras: Mapping[str, Any]) -> None:
         self._bytes = 0
         self._of_steps = [0, 0]  # up to the step before the last one, and up to that
         self._folder = TemporaryDirectory() if profile else None
         self._inner: ProfileSink | None = None
         if self._folder is not None:
-            path = Path(self._folder.name) / "step.dlprof"
-            self._inner = ProfileSink(path, {}, ladder, "replace")
+            path = Path(self._folder.name) / "step.profile"
+            self._inner = ProfileSink(path, {}, extras, "replace")
             self._empty = self._inner.bytes_on_disk()
 
     def add(self, step: int, part: Part) -> None:

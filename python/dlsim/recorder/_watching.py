@@ -42,7 +42,7 @@ class Watching:
         self._next = 0  # the first step that may be watched next
         self._scale = 1.0
         self._format = text_of("watch.format", watch.format)
-        self._held = HeldStep([self._format])
+        self._held = HeldStep()
         self._counts = False  # whether parts of a step are held
         if self._alerts:
             names = list(self._figures_of_nothing())

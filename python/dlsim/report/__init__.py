@@ -79,7 +79,7 @@ def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[
     if not isinstance(item, str | os.PathLike):
         raise TypeError(f"results: expected a path or a result, got {type(item).__name__}")
     path = Path(item)
-    if path.is_dir() or path.suffix in (".dlprof", ".safetensors", ".npz"):
+    if path.is_dir() or path.suffix in (".safetensors", ".npz"):
         return results_of_trace(os.fspath(item), formats, policies)
     return [shown_result(os.fspath(item), read_json(item))]
 

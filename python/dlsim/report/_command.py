@@ -14,7 +14,7 @@ from .._errors import UsageError
 from .._text import bytes_text
 
 _EXAMPLES = """Examples:
-  dlsim report run.dlprof
+  dlsim report run.profile
   dlsim report runs/a --policy torch --format fp16 -o report.html
   dlsim replay runs/a --policy torch --policy deepspeed --heat-map --json replay.json
   dlsim report replay.json -o report.html --title "Run A"
@@ -37,7 +37,7 @@ def _parser() -> CommandParser:
         epilog=_EXAMPLES,
     )
     results = "JSON of these commands; or a trace or profile, which is then replayed and tuned"
-    page = "The page to write (default: run.html here for runs/run.dlprof, if there is none yet)"
+    page = "The page to write (default: run.html here for runs/run.profile, if there is none yet)"
     parser.add_argument("results", nargs="+", metavar="RESULT", help=results)
     parser.add_argument("-o", "--output", metavar="FILE", help=page)
     for name, (value, words) in _OPTIONS.items():
@@ -54,7 +54,7 @@ def _page_of(result: str) -> str:
     """Returns the page for a result that the user names no page for; none that is there already."""
     path = Path(result)
     name = os.path.basename(os.path.abspath(result))  # "." has none
-    page = (path.stem if path.suffix in (".dlprof", ".json") else name) + ".html"
+    page = (path.stem if path.suffix in (".profile", ".json") else name) + ".html"
     if os.path.lexists(page):
         raise UsageError(f"{page}: exists already, expected -o FILE")
     return page

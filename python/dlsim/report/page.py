@@ -132,9 +132,9 @@ def _cell(cell: Any) -> str:
     return f"<td>{cell if isinstance(cell, _Html) else text(cell)}</td>"
 
 
-def _share(value: object, exact: object = True) -> tuple[object, str]:
-    """A cell with a percentage; a tilde marks what a profile leaves open."""
-    return value, "~" * (exact is False and number(value) is not None) + share(value)
+def _share(value: object) -> tuple[object, str]:
+    """A cell with a percentage."""
+    return value, share(value)
 
 
 def _number(value: object) -> tuple[object, str]:
@@ -157,8 +157,7 @@ def _of(path: str, shown: Callable[[object], Any] = _number) -> Callable[[Any], 
     def cell(item: Any) -> Any:
         for parent in parents:
             item = item.get(parent) or {}
-        value = item.get(key)
-        return _share(value, item.get("exact")) if shown is _share else shown(value)
+        return shown(item.get(key))
 
     return cell
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flat tables of each kind of result: which rows and columns its JSON becomes.
 
-Keys of nested objects are joined by dots, `params.init_scale`; a bracket becomes two columns,
-`.low` and `.high`; lists of texts become lines of one text.
+Keys of nested objects are joined by dots, `params.init_scale`; lists of texts become lines of
+one text.
 """
 
 from __future__ import annotations
@@ -26,17 +26,11 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> Row:
             result.update(flat(value, name + "."))
         elif not isinstance(value, list):
             result[name] = value
-        elif _is_bracket(name, value):
-            result[name + ".low"], result[name + ".high"] = value
         elif all(isinstance(item, str) for item in value):
             result[name] = "\n".join(value)
         else:
             result[name] = json.dumps(value)
     return result
-
-
-def _is_bracket(name: str, value: list[Any]) -> bool:
-    return len(value) == 2 and ("bracket" in name.rpartition(".")[0] or name.endswith("_bracket"))
 
 
 def _without(row: Mapping[str, Any], *keys: str) -> Row:
@@ -173,11 +167,7 @@ def _info_files(data: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _whole(data: Mapping[str, Any]) -> Iterator[Row]:
-    yield flat(_without(data, "schema", "scales"))
-
-
-def _ladder(data: Mapping[str, Any]) -> Iterator[Row]:
-    return ({"scale": scale} for scale in data["scales"])
+    yield flat(_without(data, "schema"))
 
 
 # Per schema its tables, the principal one first.
@@ -221,7 +211,7 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "tensors": _listed("tensors"),
         "files": _info_files,
     },
-    "dlsim.profile-report/1": {"profile": _whole, "scales": _ladder},
+    "dlsim.profile-report/1": {"profile": _whole},
     "dlsim.summaries/1": {
         "recordings": _recordings,
         "histogram": _bins("histogram", "exponent"),

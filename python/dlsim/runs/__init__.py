@@ -8,11 +8,10 @@ refused its parameters; the result is in its `result`), InputError (a file) and 
 
 from __future__ import annotations
 
-from .._values import FormatName, Paths, PathText, text_of
+from .._values import FormatName, text_of
 from ..results import Result
-from . import _bridge
 from ._bridge import progress_to
-from ._calls import paths_of, printed
+from ._calls import printed
 from ._command_options import (
     diff,
     explain,
@@ -29,7 +28,6 @@ __all__ = [
     "explain",
     "formats",
     "info",
-    "merge",
     "profile",
     "progress_to",
     "replay",
@@ -37,20 +35,6 @@ __all__ = [
     "sweep",
     "tune",
 ]
-
-
-def merge(profiles: Paths, output: PathText, *, partial: bool = False) -> Result:
-    """Merges profiles of parts of a trace into `output`; the result is its dlsim.info/1.
-
-    With `partial`, profiles may hold the same steps.
-    """
-    path = text_of("merge: output", output)
-    options = ["--partial"] if partial else []
-    arguments = ["merge", f"--output={path}", *options, "--", *paths_of("merge", profiles)]
-    merged = _bridge.run(arguments, writes_json=False)
-    merged.check()
-    facts = info(path)
-    return Result(merged.command, facts.data, (*merged.notes, *facts.notes), merged.report)
 
 
 def formats(*names: FormatName) -> Result:

@@ -288,13 +288,11 @@ def open_trace(
     changed.
     """
     paths = encoded_paths(path)
-    try:
-        core = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
-    except InputError:
-        for name in map(os.fsdecode, paths):
-            if name.endswith(".dlprof") and os.path.isfile(name):
-                raise InputError(
-                    f"{name!s:.256}: is a profile, expected a trace; dlsim.open_profile opens it"
-                ) from None
-        raise
+    for one in paths:
+        if _core.is_profile(one):
+            name = os.fsdecode(one)
+            raise InputError(
+                f"{name:.256}: is a profile, expected a trace; dlsim.open_profile opens it"
+            )
+    core = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
     return Trace(core, paths[0].decode(errors="replace"))

@@ -41,15 +41,10 @@ class TensorExponents:
 
 @dataclass(frozen=True)
 class Exponents:
-    """Counts per binade of each tensor; `exponents[i]` is the exponent of `counts[..., i]`.
-
-    `exact` is False if a profile without edges at subnormal powers of two had subnormal values:
-    each then counts with the lowest exponent that it may have.
-    """
+    """Counts per binade of each tensor; `exponents[i]` is the exponent of `counts[..., i]`."""
 
     steps: tuple[int, ...]
     tensors: dict[str, TensorExponents]
-    exact: bool = True
     exponents: NDArray[np.int64] = field(
         default_factory=lambda: np.arange(LOWEST_EXPONENT, HIGHEST_EXPONENT + 1)
     )
@@ -104,16 +99,13 @@ def exponents(
     """
     paths = encoded_paths(path)
     place = paths[0].decode(errors="replace")
-    profiles = [_core.is_profile(p) for p in paths]
-    if any(profiles) and not all(profiles):
-        raise UsageError(f"{place}: profiles and traces together, expected one kind")
     reader: _core.TraceReader | _core.ProfileReader
-    if profiles[0]:
-        reader = _core.ProfileReader(paths, tensors=tensors)
-        exact = reader.tells_exponents()
+    if any(_core.is_profile(p) for p in paths):
+        if len(paths) > 1:
+            raise UsageError(f"{place}: a profile among others, expected one profile or traces")
+        reader = _core.ProfileReader(paths[0], tensors=tensors)
     else:
         reader = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
-        exact = True
     steps = tuple(reader.steps())
     tally = _Tally(len(steps), per_step)
     for i in range(len(steps)):
@@ -121,6 +113,4 @@ def exponents(
     counted = tally.result()
     if steps and not counted:
         raise InputError(f"{place}: no tensor matches the pattern {tensors!r}")
-    subnormal = slice(0, -126 - LOWEST_EXPONENT)
-    exact = exact or not any(t.counts[..., subnormal].any() for t in counted.values())
-    return Exponents(steps, counted, exact)
+    return Exponents(steps, counted)

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps that a replay goes through: of a trace, of a profile, or in memory. Each is opened as
+// its tables, which answer nearly all that is asked; the values of a trace answer the rest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/measure_step.h"
+#include "dlsim/profile.h"
+#include "dlsim/scaled_step.h"
+#include "dlsim/sim/loss_scaler.h"
+#include "dlsim/step_tables.h"
+#include "dlsim/trace.h"
+
+namespace dlsim::sim {
+
+// A key of a recording's metadata, as kAutocastFloat32Key: the optimizers, if they all move each
+// parameter by its gradient, at one rate for all: "SGD".
+inline constexpr std::string_view kDescentKey = "descent";
+
+// As that, the 16-bit types in which the recorded training computed, by autocast or by itself:
+// "float16", "bfloat16".
+inline constexpr std::string_view kComputedInKey = "computed_in";
+
+// How many steps the recorder has refused since the recorded step before, and why the first of
+// them.
+inline constexpr std::string_view kRefusedKey = "refused", kRefusedFirstKey = "refused_first";
+
+// Steps that a recorder refused, and why the first of them.
+struct RefusedSteps {
+  uint64_t steps = 0;
+  std::string first;
+
+  void Add(const RefusedSteps& later) {
+    if (steps == 0) first = later.first;
+    steps += later.steps;
+  }
+};
+
+// One step, opened for questions. Thread-safe but for Drop.
+class Step {
+ public:
+  // `recorded`: the step whose tables these are; null if its values are not at hand. `check` is
+  // called after values were read again; it throws if they have changed.
+  Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOptions options,
+       std::function<void()> check = {});
+
+  int64_t number() const { return tables_.step; }
+  const StepTables& tables() const { return tables_; }
+  const TraceStep* recorded() const { return recorded_.get(); }  // null: the values are not at hand
+  std::span<const TensorInfo> gradients() const {
+    return std::span(tables_.tensors).first(tables_.gradients);
+  }
+  std::span<const TensorInfo> forward() const {
+    return std::span(tables_.tensors).subspan(tables_.gradients);
+  }
+
+  // Leaves out tensors.
+  void Drop(const std::function<bool(const TensorInfo& tensor)>& drops);
+
+  // What its metadata says under a key, empty without it; or lists there, one a line.
+  std::string Metadata(std::string_view key) const;
+  std::set<std::string> Listed(std::string_view key) const;
+
+  // Whether a loss was recorded with it, and is NaN or infinite.
+  bool HasBrokenLoss() const;
+
+  // The steps before it, since the one before that was recorded, which are missing as refused.
+  RefusedSteps RefusedBefore() const;
+
+  // Of each gradient, what is counted of the values themselves; the rest is 0.
+  std::vector<TensorStats> Inputs() const;
+
+  // What a conversion at a scale does to each gradient; kept, so that asking again costs nothing.
+  // Throws UsageError for what needs the values where they are not at hand.
+  std::shared_ptr<const StepAnswer> Ask(const StepQuestion& question) const;
+
+  // Of each gradient at 2^log2_scale, the sum of squared errors to nearest over its parts; see
+  // ErrorSquares in table.h. Kept as the answers of Ask are.
+  std::shared_ptr<const std::vector<double>> Errors(const Format& format, int log2_scale) const;
+
+  // What a conversion does to each tensor of the forward pass, by part; see StepTables::parts.
+  std::shared_ptr<const StepAnswer> AskForward(const Conversion& conversion) const;
+
+  // The spread of each gradient; micro-steps count as one population. Throws UsageError as Ask
+  // does.
+  std::vector<GradientSpread> Spreads() const;
+
+  // What all its tensors lose in scaled formats; see MeasureScaledStep. Throws Error (exit code 3)
+  // for a format that a profile does not hold.
+  std::vector<std::vector<ScaledLoss>> MeasureScaled(std::span<const NamedScaledFormat> formats,
+                                                     const ScaleOfTensor& scale) const;
+
+  // About the memory that it takes.
+  uint64_t Bytes() const;
+
+  // Asks what another step was asked, so that its answers are ready; before others have this step.
+  void AskAsBefore(const Step& before) const;
+
+ private:
+  struct Answers;
+
+  const TraceStep& Values(const std::string& reason) const;
+  std::shared_ptr<const PartTables> TablesAt(float mantissa) const;
+  void Check() const;
+  const char* AskTables(const StepQuestion& question, const PartTables* at, size_t t,
+                        TensorAnswer& answer) const;
+  StepAnswer Answer(const StepQuestion& question) const;
+  void CountDetails(const StepQuestion& question, std::span<const uint8_t> told,
+                    StepAnswer& answer) const;
+  void Measure(StepQuestion question, std::span<const size_t> gradients,
+               std::span<const uint8_t> told, const TraceStep& values, StepAnswer& answer) const;
+  void MeasureForward(const Conversion& conversion, std::span<const uint8_t> told,
+                      StepAnswer& answer) const;
+
+  StepTables tables_;
+  std::shared_ptr<const TraceStep> recorded_;
+  StepOptions options_;
+  std::function<void()> check_;
+  RefusedSteps refused_;
+  bool broken_loss_ = false;
+  std::shared_ptr<Answers> answers_;
+};
+
+// What a profile says of itself, for the record.
+struct ProfileFacts {
+  ProfileSettings settings;
+  uint64_t trace_bytes = 0;  // of the files that it was made from
+};
+
+// What a trace says of itself, for the record.
+struct SourceFacts {
+  size_t steps = 0;  // as recorded
+  int64_t first_step = 0, last_step = 0;
+  uint64_t file_bytes = 0;                         // of all files
+  std::map<std::string, std::string> description;  // the string fields of the trace's trace.json
+  std::vector<std::string> notes;                  // remarks for the user; one line each
+  std::optional<ProfileFacts> profile;             // if it is not the trace but its profile
+};
+
+// Steps in order, each of which can be opened at any time. Copies are cheap, and what they were
+// made of must live as long.
+struct StepSource {
+  SourceFacts facts;
+  size_t step_count = 0;  // effective steps: several recorded ones may make one
+
+  // Opens the i-th step. Thread-safe, as the others are. Throws Error (exit code 3) for a bad file.
+  std::function<std::unique_ptr<Step>(size_t i, const StepOptions& options)> load;
+
+  // The tensors of the i-th step and its metadata, without tables: nothing of the values is read.
+  std::function<std::unique_ptr<Step>(size_t i)> describe;
+
+  // Whether one thread is enough for a step, so that several are opened at once.
+  bool small_steps = false;
+
+  // Has the system read the i-th step, which will be opened soon.
+  std::function<void(size_t i)> read_ahead = {};
+};
+
+// Returns the same steps without the tensors that `drops` names.
+StepSource Without(StepSource source, std::function<bool(const TensorInfo& tensor)> drops);
+
+// Passes the steps to `take` in order until it returns false. Steps are opened ahead, on all
+// threads, as many at once as options.memory_bytes holds. Throws Error for a bad file.
+void ForEachStep(const StepSource& source, const StepOptions& options,
+                 const std::function<bool(size_t i, Step& step)>& take);
+
+}  // namespace dlsim::sim

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables of tensors: dlsim._core.TensorTable.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/operators.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <bit>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/table.h"
+#include "python/src/array_arguments.h"
+#include "python/src/bindings.h"
+#include "python/src/elements.h"
+#include "python/src/recorded.h"
+#include "src/device/compute_device.h"
+#include "src/measure/load_floats.h"
+#include "src/table/tabulate.h"
+
+namespace nb = nanobind;
+
+namespace dlsim::python {
+namespace {
+
+using Input = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Sums = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+TensorTable TabulateArray(const Input& values, const std::string& element, double grad_scale) {
+  const DType dtype = DTypeOfElement(element);
+  if (values.itemsize() != DTypeSize(dtype)) throw BadElement("values", element);
+  const auto* const bytes = static_cast<const std::byte*>(values.data());
+  const size_t count = values.size();
+  const nb::gil_scoped_release release;
+  const auto scale = static_cast<float>(grad_scale);
+  std::vector<float> floats(count);
+  for (size_t i = 0; i < count; i += kChunkElements) {
+    LoadFloats(dtype, bytes + i * DTypeSize(dtype), scale,
+               std::span(floats).subspan(i, std::min(kChunkElements, count - i)));
+  }
+  return Tabulate(floats);
+}
+
+// The members of BinadeSums, one after another.
+template <class Take>
+void ForEachSum(BinadeSums& sums, const Take& take) {
+  for (uint64_t* const one : {&sums.count, &sums.powers, &sums.significands, &sums.low_squares}) {
+    take(*one);
+  }
+  const auto all = [&](auto& list) {
+    for (uint64_t& one : list) take(one);
+  };
+  all(sums.set);
+  all(sums.below);
+  all(sums.rounding_up);
+  all(sums.tail_sums);
+  all(sums.tail_squares);
+}
+
+// A row for each exponent from kLowestExponent on: the members of BinadeSums in their order.
+TensorTable TableFromSums(uint64_t zeros, uint64_t nan, uint64_t inf, uint32_t absmax,
+                          const Sums& rows) {
+  auto sums = std::make_unique<TableSums>();
+  sums->zeros = zeros;
+  sums->nan = nan;
+  sums->inf = inf;
+  sums->absmax = absmax;
+  size_t columns = 0;
+  ForEachSum(sums->binades[0], [&](uint64_t&) { ++columns; });
+  if (rows.shape(0) != kExponents || rows.shape(1) != columns) {
+    throw UsageError("sums", "bad shape",
+                     std::to_string(kExponents) + " rows of " + std::to_string(columns));
+  }
+  const int64_t* next = rows.data();
+  for (BinadeSums& binade : sums->binades) {
+    ForEachSum(binade, [&](uint64_t& to) { to = static_cast<uint64_t>(*next++); });
+  }
+  return TableOf(*sums);
+}
+
+// Returns the exponents of the nonzero finite values, ascending, and how many have each.
+nb::tuple Exponents(const TensorTable& table) {
+  std::map<int64_t, int64_t> counts;
+  for (const Binade& binade : table.binades) {
+    counts[binade.exponent] = static_cast<int64_t>(binade.count);
+  }
+  for (const float value : table.values) ++counts[std::ilogb(value)];
+  std::vector<int64_t> exponents, values;
+  for (const auto& [exponent, count] : counts) {
+    exponents.push_back(exponent);
+    values.push_back(count);
+  }
+  const size_t size = exponents.size();
+  return nb::make_tuple(ArrayOf(std::move(exponents), {size}), ArrayOf(std::move(values), {size}));
+}
+
+nb::list ChannelsOf(const TensorTable& table) {
+  nb::list list;
+  for (const auto& [key, count] : table.channels) {
+    list.append(nb::make_tuple(std::bit_cast<float>(key << 21), count));
+  }
+  return list;
+}
+
+nb::object AskTable(const TensorTable& table, const Conversion& conversion, double asked) {
+  const auto scale = static_cast<float>(asked);
+  const std::optional<TensorStats> stats = Ask(table, conversion, scale);
+  if (!stats) {
+    const NotInTable reason = OutsideTables(conversion, scale).value_or(NotInTable::kEnds);
+    throw UsageError("table", std::string("does not tell this: ") + WhyNot(reason),
+                     "a question to the array itself");
+  }
+  return CountersOf({*stats})[0];
+}
+
+}  // namespace
+
+void BindTables(nb::module_& module) {
+  nb::class_<TensorTable>(module, "TensorTable", "What rounding to nearest does to a tensor.")
+      .def_ro("elements", &TensorTable::elements, "How many elements the tensor has.")
+      .def_ro("zeros", &TensorTable::zeros, "Elements that are +0 or -0.")
+      .def_ro("nan", &TensorTable::nan, "Elements that are NaN.")
+      .def_ro("inf", &TensorTable::inf, "Elements that are infinite.")
+      .def_ro("absmax", &TensorTable::absmax, "The largest finite magnitude; 0 without any.")
+      .def_ro("sum_of_squares", &TensorTable::sum_of_squares,
+              "Of the finite values: the exact sum, rounded once.")
+      .def("exponents", &Exponents,
+           nb::sig("def exponents(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
+                   "numpy.typing.NDArray[numpy.int64]]"),
+           "The exponents of 2 that nonzero finite values have, ascending, and how many have each.")
+      .def("channels", &ChannelsOf, nb::sig("def channels(self) -> list[tuple[float, int]]"),
+           "Magnitudes, and how many channels have their largest from there to the next quarter of "
+           "a power of two.")
+      .def(
+          "add", [](TensorTable& self, const TensorTable& piece) { self.Add(piece); },
+          nb::arg("piece"), "Adds the table of another piece of the tensor.")
+      .def(
+          "set_channels",
+          [](TensorTable& self, const std::vector<std::pair<uint32_t, uint64_t>>& channels) {
+            self.channels = channels;
+          },
+          nb::arg("channels"), "Sets pairs of magnitude bits >> 21 and a count, ascending.")
+      .def("ask", &AskTable, nb::arg("conversion"), nb::arg("scale"),
+           nb::sig("def ask(self, conversion: Conversion, scale: float) -> dict[str, typing.Any]"),
+           "The counters of a conversion at a scale, by name; UsageError if it does not tell.")
+      .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"));
+  module.def("tabulate_array", &TabulateArray, nb::arg("values").noconvert(), nb::arg("element"),
+             nb::arg("grad_scale") = 1.0,
+             nb::sig("def tabulate_array(values: NDArray[typing.Any], element: str, grad_scale: "
+                     "float = 1.0) -> TensorTable"),
+             "The table of elements of a type, on all threads.");
+  module.def("table_from_sums", &TableFromSums, nb::arg("zeros"), nb::arg("nan"), nb::arg("inf"),
+             nb::arg("absmax_bits"), nb::arg("sums").noconvert(),
+             nb::sig("def table_from_sums(zeros: int, nan: int, inf: int, absmax_bits: int, sums: "
+                     "numpy.typing.NDArray[numpy.int64]) -> TensorTable"),
+             "The table of which these are the sums (BinadeSums in src/table/tabulate.h), a row "
+             "for each exponent from -149 to 127.");
+}
+
+}  // namespace dlsim::python

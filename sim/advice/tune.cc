@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tuning: parameters for each format, and what supports them. Replayed are the recommendation
+// itself, the stacks' defaults, and two static scales that show which tensors stand in each other's
+// way.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/advice/advice.h"
+#include "sim/advice/advice_text.h"
+#include "sim/advice/tuning.h"
+#include "sim/base/quantity.h"
+#include "sim/policies/static_scale.h"
+#include "sim/replay/harm.h"
+#include "sim/replay/step_sources.h"
+
+namespace dlsim::sim {
+namespace {
+
+double At(const std::vector<double>& sorted, double share) {
+  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+// What becomes of the steps at scale 1, as the verdict counts them.
+std::string WithoutScale(const FormatTuning& tuning) {
+  size_t low = 0, high = 0;
+  for (const StepWindow& step : tuning.windows) {
+    if (step.hopeless) continue;
+    high += step.highest_scale < 1;
+    low += step.highest_scale >= 1 && step.low > 0;
+  }
+  std::string text;
+  if (low > 0) {
+    text += fmt::format("; without loss scaling {} {} too much", Counted(low, "step"),
+                        low == 1 ? "loses" : "lose");
+  }
+  if (high > 0) {
+    text += fmt::format("; without loss scaling {} {}", Counted(high, "step"),
+                        high == 1 ? "overflows" : "overflow");
+  }
+  return text;
+}
+
+// What else would be safe at all steps.
+std::string Remedies(std::span<const FormatTuning> all, const FormatTuning& tuning) {
+  std::string formats;
+  for (const FormatTuning& other : all) {
+    const bool is_safe = other.hopeless_steps <= tuning.hopeless_steps &&
+                         other.verdict != Verdict::kFailsInForward &&
+                         !CommonScalesOf(other.windows).empty();
+    if (is_safe) formats += (formats.empty() ? "" : " or ") + other.format;
+  }
+  return (formats.empty() ? ": use " : ": " + formats + " has one; or use ") +
+         "parts in float32 where layers differ, a smaller learning rate or clipping where steps "
+         "differ";
+}
+
+// Returns why the verdict is what it is.
+std::string ReasonOf(const FormatTuning& tuning) {
+  const size_t judged = tuning.steps - tuning.hopeless_steps;
+  const std::string steps = Counted(judged, "step");
+  const std::string is_safe =
+      fmt::format("is safe at {} of {}", tuning.safest ? tuning.safest->steps : 0, steps);
+  switch (tuning.verdict) {
+    case Verdict::kAsIs:
+      return "scale 1 " + is_safe +
+             (tuning.choices.front().parameters.init > 1
+                  ? "; a higher start also keeps the small channels of a tensor"
+                  : "");
+    case Verdict::kWithScale:
+      return (tuning.scale ? "" : "no fixed scale is safe at all steps: ") +
+             ScaleText(tuning.fixed_scale) + " " + is_safe +
+             (tuning.scale ? WithoutScale(tuning) : "");
+    case Verdict::kNoScaleIsSafe:
+      return fmt::format("{} of {} {} too much at every scale that does not overflow",
+                         tuning.empty_steps, steps, tuning.empty_steps == 1 ? "loses" : "lose");
+    case Verdict::kOverflows:
+      return fmt::format("only {} of {} {} finite as recorded", judged,
+                         Counted(tuning.steps, "step"), judged == 1 ? "is" : "are");
+    case Verdict::kFitsInForward:
+      return ForwardFit(tuning);
+    case Verdict::kFailsInForward:
+      return ForwardFailure(tuning);
+  }
+  return "";
+}
+
+// Adds what makes the recommendation less sure. `all`: of all formats.
+void NoteDoubts(std::span<const FormatTuning> all, FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  const auto note = [&](const std::string& text) { tuning.notes.push_back(text); };
+  const int64_t interval = choice.parameters.interval;
+  if (!choice.score.grew && interval >= static_cast<int64_t>(tuning.steps)) {
+    note(fmt::format(
+        "the growth interval of {} was never reached in {}: growth of the scale is untested",
+        interval, Counted(tuning.steps, "recorded step")));
+  }
+  if (choice.score.events > 0) {
+    note(fmt::format(
+        "steps at which the original software would raise an error, since the scale is at its "
+        "minimum: {}; this happens under every policy tried",
+        choice.score.events));
+  }
+  if (tuning.hopeless_steps > 0) {
+    note(fmt::format("steps that are not finite at any scale: {}", tuning.hopeless_steps));
+  }
+  if (tuning.empty_steps > 0) {
+    note(fmt::format(
+        "{} too much at every scale at which {} finite: a loss scale cannot help, but "
+        "another format, parts in float32 or clipping can",
+        Counted(tuning.empty_steps, "step") + (tuning.empty_steps == 1 ? " loses" : " lose"),
+        tuning.empty_steps == 1 ? "it is" : "they are"));
+  }
+  if (CommonScalesOf(tuning.windows).empty()) {
+    note("no loss scale is safe at all steps" + Remedies(all, tuning));
+  }
+  if (tuning.format == "cb16") {
+    note("the Model Zoo accepts cbfloat16 only with dynamic loss scaling");
+  } else if (tuning.format == "bf16") {
+    note("the Model Zoo switches loss scaling off for bfloat16");
+  }
+}
+
+// No scaling, the defaults of the stacks, and what is used today.
+std::vector<CurrentPolicy> Compared(const std::optional<CurrentPolicy>& current) {
+  std::vector<CurrentPolicy> compared = {
+      {"no scaling", "static", {"loss_scale=1"}},
+      {"Cerebras, as documented", "cerebras", {}},
+      {"Cerebras 2.10", "cerebras-2.10", {}},
+      {"torch", "torch", {}},
+      {"DeepSpeed JSON", "deepspeed", {"init_scale=2^16", "delayed_shift=2"}},
+      {"DeepSpeed class", "deepspeed", {}},
+      {"Megatron-LM", "megatron", {}}};
+  if (current) compared.push_back(*current);
+  return compared;
+}
+
+// What to change in the parameters of the last policy compared, which is the current one.
+std::vector<ParameterChange> ChangesOf(const FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  const ComparedPolicy& current = tuning.comparisons.back();
+  std::vector<ParameterChange> changes;
+  if (current.policy != choice.policy->name) return changes;
+  for (const NamedValue& to : choice.scaler->parameters) {
+    const auto from = std::ranges::find(current.parameters, to.name, &NamedValue::name);
+    if (from == current.parameters.end() || from->value == to.value) continue;
+    changes.push_back({*from, to});
+  }
+  return changes;
+}
+
+// One replay, and where its score goes, and its tensors if they are wanted.
+struct Job {
+  ReplayRun run;
+  PolicyScore* score = nullptr;
+  std::vector<ReplayTensor>* tensors = nullptr;
+  std::string* refusal = nullptr;  // why it cannot be replayed
+};
+
+void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, ComparedPolicy& row,
+                   std::vector<Job>& jobs) {
+  const PolicyInfo& policy = FindPolicy(compared.policy);
+  row.label = compared.label;
+  row.policy = policy.name;
+  try {
+    ConfiguredScaler configured =
+        policy.make(ResolveParameters(policy, compared.settings), prototype.format);
+    row.parameters = std::move(configured.parameters);
+    ReplayRun run = prototype;
+    run.rules = policy.rules;
+    run.scaler = std::move(configured.scaler);
+    jobs.push_back({std::move(run), &row.score, nullptr, &row.refusal});
+  } catch (const PolicyRefusal& refusal) {
+    row.parameters = refusal.parameters;
+    row.refusal = refusal.type + ": " + refusal.message;
+  }
+}
+
+ReplayRun StaticRunAt(const ReplayRun& prototype, double scale) {
+  ReplayRun run = prototype;
+  run.scaler = LossScaler::Make<StaticScale>({static_cast<float>(scale)});
+  return run;
+}
+
+// Replays what was chosen, to replace the prediction.
+void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, std::vector<ReplayTensor>* tensors,
+               std::vector<Job>& jobs) {
+  ReplayRun run = prototype;
+  run.policy = choice.policy->name;
+  run.rules = choice.policy->rules;
+  run.scaler = choice.scaler->scaler;
+  jobs.push_back({std::move(run), &choice.score, tensors});
+}
+
+void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>& jobs) {
+  const CommonScales scales = CommonScalesOf(tuning.windows);
+  if (!scales.empty()) return;
+  const double low = std::fmin(scales.low, std::ldexp(1.0, kHighestScaleExponent));
+  jobs.push_back({StaticRunAt(prototype, low), nullptr, &tuning.overflow_side});
+  if (static_cast<float>(scales.high) <= 0) return;
+  jobs.push_back({StaticRunAt(prototype, scales.high), nullptr, &tuning.underflow_side});
+}
+
+// Keeps the parameter gradients that are guilty, the worst first.
+template <class Guilty, class Guilt>
+void Blame(const Guilty& guilty, const Guilt& guilt, std::vector<ReplayTensor>& tensors) {
+  std::erase_if(tensors, [&](const ReplayTensor& tensor) {
+    return tensor.role != Role::kGrad || !guilty(tensor);
+  });
+  std::ranges::stable_sort(tensors, std::greater(), guilt);
+}
+
+// In one pass over the steps. What a profile does not tell is left out with the reason.
+void RunAll(const StepSource& source, const ReplayOptions& options, const std::vector<Job>& jobs) {
+  std::vector<ReplayRun> runs;
+  for (const Job& job : jobs) {
+    runs.push_back(job.run);
+    runs.back().tensor_records =
+        job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kGradients;
+  }
+  std::vector<ReplayResult> results = Replay(source, std::move(runs), options);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Job& job = jobs[i];
+    if (results[i].unanswered) {
+      if (job.refusal != nullptr) *job.refusal = *results[i].unanswered;
+      continue;
+    }
+    if (job.score) *job.score = ScoreOf(results[i], source.step_count, job.run.conversion);
+    if (job.tensors) *job.tensors = std::move(results[i].tensors);
+  }
+}
+
+// What follows from the replays of a format.
+void Conclude(const ReplayRun& prototype, bool compares_current, FormatTuning& tuning) {
+  if (compares_current) tuning.changes = ChangesOf(tuning);
+  for (PolicyChoice& choice : tuning.choices) {
+    choice.optimal = choice.score.mean_loss <= tuning.least_loss + kLossResolution;
+  }
+  const auto worst_harm = [](const ReplayTensor& tensor) { return tensor.harm.worst; };
+  Blame([](const ReplayTensor& tensor) { return tensor.stats.overflow > 0; },
+        [](const ReplayTensor& tensor) { return tensor.stats.absmax; }, tuning.overflow_side);
+  const double limit = HarmLimit(prototype.conversion, false);
+  Blame([&](const ReplayTensor& tensor) { return worst_harm(tensor) > limit; }, worst_harm,
+        tuning.underflow_side);
+}
+
+// Replays recommendations, comparisons and what is to blame for all formats, and fills in what they
+// come to.
+void ReplayEvidence(const StepSource& source, const ReplayOptions& options,
+                    std::span<const ReplayRun> prototypes,
+                    const std::optional<CurrentPolicy>& current, std::span<FormatTuning> tunings) {
+  const std::vector<CurrentPolicy> compared = Compared(current);
+  std::vector<Job> jobs;
+  for (size_t f = 0; f < tunings.size(); ++f) {
+    FormatTuning& tuning = tunings[f];
+    for (PolicyChoice& choice : tuning.choices) {
+      const bool recommended = &choice == &tuning.choices.front();
+      AddChoice(choice, prototypes[f], recommended ? &tuning.replayed : nullptr, jobs);
+    }
+    jobs.push_back({StaticRunAt(prototypes[f], tuning.fixed_scale), &tuning.fixed});
+    tuning.comparisons.resize(compared.size());
+    for (size_t i = 0; i < compared.size(); ++i) {
+      AddComparison(compared[i], prototypes[f], tuning.comparisons[i], jobs);
+    }
+    AddBlame(tuning, prototypes[f], jobs);
+  }
+  RunAll(source, options, std::move(jobs));
+  for (size_t f = 0; f < tunings.size(); ++f) {
+    Conclude(prototypes[f], current.has_value(), tunings[f]);
+  }
+}
+
+std::vector<std::string> PoliciesFor(const TuneRequest& request, const std::string& format) {
+  std::vector<std::string> policies = {std::string(TunedPolicy(request, format))};
+  if (format != "fp16") return policies;
+  for (const std::string& policy : request.fp16_policies) {
+    if (policy != policies.front()) policies.push_back(policy);
+  }
+  return policies;
+}
+
+// The settings of the current policy, if it is this one.
+std::span<const std::string> SettingsFor(const TuneRequest& request, std::string_view policy) {
+  const bool current = request.current && FindPolicy(request.current->policy).name == policy;
+  return current ? std::span<const std::string>(request.current->settings)
+                 : std::span<const std::string>();
+}
+
+// A run of the format whose scaler is still to come.
+ReplayRun PrototypeOf(const TuneRequest& request, const std::string& format) {
+  const PolicyInfo& policy = FindPolicy(TunedPolicy(request, format));
+  ReplayRun prototype = {.format = format,
+                         .policy = std::string(policy.name),
+                         .conversion = request.conversion,
+                         .rules = policy.rules,
+                         .scaler = LossScaler::Make<StaticScale>({1})};
+  prototype.conversion.format = ParseFormat(format).format;
+  return prototype;
+}
+
+FormatTuning TuneFormat(const TuneRequest& request, const FormatAdvice& advice) {
+  FormatTuning tuning;
+  static_cast<FormatAdvice&>(tuning) = advice;
+  for (const std::string& policy : PoliciesFor(request, advice.format)) {
+    tuning.choices.push_back(
+        Derive(FamilyOf(policy, advice.format, SettingsFor(request, policy)), advice));
+  }
+  tuning.fixed_scale = FixedScale(advice);
+  tuning.least_loss = LeastLoss(advice.windows);
+  return tuning;
+}
+
+void FindStride(const std::vector<StepWindow>& steps, TuneResult& result) {
+  std::vector<int64_t> distances;
+  for (size_t i = 1; i < steps.size(); ++i) distances.push_back(steps[i].step - steps[i - 1].step);
+  if (distances.empty()) return;
+  const auto [least, most] = std::ranges::minmax(distances);
+  result.least_stride = least;
+  result.most_stride = most;
+}
+
+}  // namespace
+
+CommonScales CommonScalesOf(std::span<const StepWindow> windows) {
+  const double lowest = std::ldexp(1.0, kLowestWindowExponent);
+  CommonScales scales = {.low = lowest, .high = std::numeric_limits<double>::infinity()};
+  for (const StepWindow& step : windows) {
+    if (step.hopeless) continue;
+    const double low = step.lowest_scale(), high = step.highest_scale;
+    if (high < scales.high) scales.high = high, scales.high_step = step.step;
+    if (low > scales.low) scales.low = low, scales.low_step = step.step;
+  }
+  scales.low_open = scales.low == lowest;
+  return scales;
+}
+
+Headroom HeadroomOf(std::span<const StepWindow> windows) {
+  std::vector<double> limits;
+  for (const StepWindow& step : windows) {
+    if (!step.hopeless) limits.push_back(step.finite_scale);
+  }
+  if (limits.empty()) return {};
+  const auto middle = limits.begin() + static_cast<ptrdiff_t>((limits.size() + 1) / 2);
+  Headroom room = {.last = limits.back(),
+                   .min_first_half = *std::min_element(limits.begin(), middle),
+                   .min_second_half = middle == limits.end()
+                                          ? limits.back()
+                                          : *std::min_element(middle, limits.end())};
+  std::sort(limits.begin(), limits.end());
+  room.min = limits.front();
+  room.fifth_percentile = At(limits, 0.05);
+  room.median = At(limits, 0.5);
+  room.spread_binades = std::log2(limits.back() / limits.front());
+  return room;
+}
+
+std::string_view ScalingAdvised(const FormatAdvice& advice) {
+  switch (advice.verdict) {
+    case Verdict::kAsIs:
+      return "no scale needed";
+    case Verdict::kWithScale:
+      return advice.scale ? "static scale enough" : "dynamic scaling recommended";
+    case Verdict::kNoScaleIsSafe:
+    case Verdict::kOverflows:
+    case Verdict::kFitsInForward:
+    case Verdict::kFailsInForward:
+      return "no scale helps";
+  }
+  return "";
+}
+
+TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advice& advice,
+                const ReplayOptions& options) {
+  TuneResult result;
+  result.compares_current = request.current.has_value();
+  if (!advice.gradients) return result;
+  std::vector<ReplayRun> prototypes;
+  for (const FormatAdvice& of_format : advice.formats) {
+    prototypes.push_back(PrototypeOf(request, of_format.format));
+    result.formats.push_back(TuneFormat(request, of_format));
+  }
+  ReplayEvidence(source, options, prototypes, request.current, result.formats);
+  FindStride(result.formats.front().windows, result);
+  for (FormatTuning& tuning : result.formats) {
+    tuning.reason = ReasonOf(tuning);
+    NoteDoubts(result.formats, tuning);
+  }
+  return result;
+}
+
+TuneResult Tune(const TraceReader& trace, const TuneRequest& request,
+                const ReplayOptions& options) {
+  const StepSource source = WithoutLosses(TraceSteps(trace, options.accumulate_steps));
+  return Tune(source, request, AdviseOn(source, request, options), options);
+}
+
+}  // namespace dlsim::sim

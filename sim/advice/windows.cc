@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/windows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "dlsim/table.h"
+#include "sim/replay/largest_scale.h"
+
+namespace dlsim::sim {
+namespace {
+
+// How far below a window harm is told.
+constexpr int kBinadesBelow = 24;
+
+size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWindowExponent); }
+
+// What the loss scale does not change of a step.
+struct StepInputs {
+  StepInputs(const Step& opened, NoiseFinder& finder)
+      : step(opened),
+        tensors(opened.gradients()),
+        totals(opened.Inputs()),
+        noise(finder.Find(opened, totals)) {
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      parameters_only &= tensors[t].role == Role::kGrad || totals[t].sum_of_squares == 0;
+    }
+  }
+
+  const Step& step;
+  std::span<const TensorInfo> tensors;
+  std::vector<TensorStats> totals;
+  std::vector<bool> noise;
+  bool parameters_only = true;  // no activation gradient was recorded that is not zero
+};
+
+// The sum of squared errors of each gradient at 2^exponent.
+std::vector<double> HarmSums(const Step& step, const Conversion& conversion, int exponent) {
+  const float scale = std::ldexp(1.0f, exponent);
+  if (conversion.subnormals == Subnormals::kKeep && !OutsideTables(conversion, scale)) {
+    return *step.Errors(conversion.format, exponent);
+  }
+  std::vector<double> errors;
+  for (const TensorAnswer& answer : *step.Ask({.conversion = conversion, .scale = scale})) {
+    errors.push_back(answer.total.error_sum_of_squares);
+  }
+  return errors;
+}
+
+// The lowest exponent from `lowest` to `highest` that passes, as all above it do; highest + 1 if
+// none does. Begins at `guess`, which is mostly right or next to what is.
+template <class Passes>
+int LowestThatPasses(int lowest, int highest, int guess, const Passes& passes) {
+  int fails = lowest - 1, passed = highest + 1, distance = 1;
+  int at = std::clamp(guess, lowest, std::max(lowest, highest));
+  while (passed - fails > 1) {
+    (passes(at) ? passed : fails) = at;
+    if (fails < lowest) {
+      at = std::max(passed - distance, lowest);
+    } else if (passed > highest) {
+      at = std::min(fails + distance, highest);
+    } else {
+      at = fails + (passed - fails) / 2;
+    }
+    distance *= 2;
+  }
+  return passed;
+}
+
+// The mean over the tensors of a role of the harm that is to be expected where the format's
+// smallest values are `quantum` apart: rounding to them errs by quantum^2 / 12 on average
+// (Widrow, 1956), and what becomes zero errs by itself.
+double ExpectedHarm(Role role, const StepInputs& inputs, double quantum) {
+  double sum = 0, tensors = 0;
+  for (size_t t = 0; t < inputs.tensors.size(); ++t) {
+    const TensorStats& stats = inputs.totals[t];
+    if (inputs.tensors[t].role != role || inputs.noise[t] || stats.sum_of_squares == 0) continue;
+    const double errors = static_cast<double>(stats.nonzero_finite()) * quantum * quantum / 12;
+    sum += std::fmin(1, errors / stats.sum_of_squares);
+    ++tensors;
+  }
+  return tensors == 0 ? 0 : sum / tensors;
+}
+
+// Searches the window of one step in one conversion.
+class WindowSearch {
+ public:
+  WindowSearch(const StepInputs& inputs, const Conversion& conversion)
+      : inputs_(inputs),
+        conversion_(conversion),
+        limit_(HarmLimit(conversion, inputs.parameters_only)) {
+    window_.step = inputs.step.number();
+  }
+
+  // `low` and `channel_low` are those of the step before, and become those of this one: where
+  // tensors as a whole lose little, and where their channels do.
+  StepWindow Run(Checked checked, int& low, int& channel_low) {
+    FindHigh(checked);
+    if (window_.hopeless) return std::move(window_);
+    // Where channels leave no head-room, the largest scale that does: what is lost in channels is
+    // no reason to call a format unfit.
+    const int most = window_.high - kHeadroom;
+    channel_low = std::max(kLowestWindowExponent,
+                           LowestThatPasses(kLowestWindowExponent, most - 1, channel_low,
+                                            [&](int exponent) { return KeepsChannels(exponent); }));
+    // Whether tensors as a whole would do one binade below is asked, too.
+    const int lowest = std::max(channel_low - 1, kLowestWindowExponent);
+    low = LowestThatPasses(lowest, window_.high, low,
+                           [&](int exponent) { return HarmAt(exponent).passes; });
+    window_.low = std::max(low, channel_low);
+    window_.channels_decide = low < channel_low;
+    if (window_.channels_decide) {
+      EndByChannels();
+    } else if (window_.low > kLowestWindowExponent) {
+      const Harm& below = HarmAt(window_.low - 1);
+      window_.low_tensor = below.worst_tensor;
+      window_.harm_below = HarmBelow(below.mean);
+    }
+    return std::move(window_);
+  }
+
+ private:
+  struct Harm {
+    bool passes = false;
+    double mean = 0;  // the larger of both roles
+    std::string worst_tensor;
+  };
+
+  // Scaling and rounding are monotone: the largest magnitude of all overflows first.
+  void FindHigh(Checked checked) {
+    float decides = 0;
+    bool has_parameters = false, moves = false;
+    for (size_t t = 0; t < inputs_.tensors.size(); ++t) {
+      const TensorStats& stats = inputs_.totals[t];
+      const auto& [name, role, dtype, shape] = inputs_.tensors[t];
+      if (role == Role::kGrad) {
+        has_parameters = true;
+        moves |= stats.absmax > 0 || stats.nonfinite() > 0;
+      }
+      if (stats.nonfinite() > 0 && !window_.hopeless) {
+        window_.hopeless = true;
+        window_.high_tensor = name;
+      }
+      if (checked == Checked::kAllGradients || role == Role::kGrad) {
+        decides = std::fmax(decides, stats.absmax);
+      }
+      if (stats.absmax <= window_.largest || window_.hopeless) continue;
+      window_.largest = stats.absmax;
+      window_.high_tensor = name;
+    }
+    window_.idle = has_parameters && !moves;
+    const float limit = LargestScale(conversion_, window_.largest);
+    window_.highest_scale = limit;
+    window_.finite_scale = LargestFiniteScale(conversion_, decides);
+    window_.high = limit == 0 ? kLowestWindowExponent - 1
+                              : std::clamp(std::ilogb(limit), kLowestWindowExponent - 1,
+                                           kHighestWindowExponent);
+    if (window_.high == kHighestWindowExponent && !window_.hopeless) window_.high_tensor.clear();
+    window_.hopeless |= window_.high < kLowestWindowExponent;
+  }
+
+  // Of a module that is called again and again, as in a recurrent network, all calls make the
+  // gradients of the same parameters. Where no scale with head-room keeps each call, the largest
+  // with head-room is to keep them together.
+  const Harm& HarmAt(int exponent) {
+    const auto [found, added] = harm_.try_emplace(exponent);
+    Harm& harm = found->second;
+    if (!added) return harm;
+    const std::vector<double> errors = HarmSums(inputs_.step, conversion_, exponent);
+    const auto over = [&](Role role, Calls calls) {
+      return HarmOver(role, inputs_.tensors, errors, inputs_.totals, inputs_.noise, calls);
+    };
+    const HarmOverTensors grads = over(Role::kGrad, Calls::kApart);
+    const HarmOverTensors activations = over(Role::kActGrad, Calls::kApart);
+    harm.passes = grads.mean <= limit_ && (activations.mean <= limit_ ||
+                                           (exponent >= window_.high - kHeadroom &&
+                                            over(Role::kActGrad, Calls::kTogether).mean <= limit_));
+    if (grads.tensors + activations.tensors == 0) return harm;
+    const HarmOverTensors& worse = activations.mean > grads.mean ? activations : grads;
+    harm.mean = worse.mean;
+    harm.worst_tensor = inputs_.tensors[worse.worst_tensor].name;
+    return harm;
+  }
+
+  HarmOverTensors ChannelHarmAt(Role role, int exponent) const {
+    const std::optional<double> quantum = SmallestQuantum(conversion_, std::ldexp(1.0, exponent));
+    if (!quantum) return {};
+    return ChannelHarmOver(role, inputs_.step, inputs_.noise, *quantum);
+  }
+
+  bool KeepsChannels(int exponent) const {
+    return ChannelHarmAt(Role::kGrad, exponent).mean <= kRowHarmThreshold &&
+           ChannelHarmAt(Role::kActGrad, exponent).mean <= kFeatureHarmThreshold;
+  }
+
+  // Tells what bounds the window, if that is what channels lose.
+  void EndByChannels() {
+    float harm = 0;
+    for (int below = 1; below <= kBinadesBelow && harm < 1; ++below) {
+      const int exponent = window_.low - below;
+      const HarmOverTensors rows = ChannelHarmAt(Role::kGrad, exponent);
+      const HarmOverTensors features = ChannelHarmAt(Role::kActGrad, exponent);
+      const bool by_rows = rows.mean / kRowHarmThreshold > features.mean / kFeatureHarmThreshold;
+      const HarmOverTensors& worse = by_rows ? rows : features;
+      if (below == 1) window_.low_tensor = inputs_.tensors[worse.worst_tensor].name;
+      harm = static_cast<float>(worse.mean);
+      window_.harm_below.push_back(harm);
+    }
+  }
+
+  // The larger of both roles' harm that is to be expected at a scale.
+  double Expected(int exponent) const {
+    const int spacing = 1 - conversion_.format.bias - conversion_.format.mantissa_bits;
+    const double quantum = std::ldexp(1.0, spacing - exponent);
+    return std::fmax(ExpectedHarm(Role::kGrad, inputs_, quantum),
+                     ExpectedHarm(Role::kActGrad, inputs_, quantum));
+  }
+
+  // Goes on from what was measured one binade below as the expectation does.
+  std::vector<float> HarmBelow(double measured) const {
+    std::vector<float> harm = {static_cast<float>(std::fmin(1, measured))};
+    const double expected = Expected(window_.low - 1);
+    for (int below = 2; below <= kBinadesBelow && harm.back() < 1; ++below) {
+      const double growth =
+          expected > 0 ? Expected(window_.low - below) / expected : std::exp2(2 * below - 2);
+      harm.push_back(static_cast<float>(std::fmin(1, measured * growth)));
+    }
+    return harm;
+  }
+
+  const StepInputs& inputs_;
+  const Conversion& conversion_;
+  double limit_;
+  StepWindow window_;
+  std::map<int, Harm> harm_;  // by exponent, as far as it was asked
+};
+
+// Adds what a step's tensors lose at a scale.
+void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int exponent,
+                   NamedList<TensorHarm>& tensors) {
+  const std::vector<double> errors = HarmSums(inputs.step, conversion, exponent);
+  const std::optional<double> quantum = SmallestQuantum(conversion, std::ldexp(1.0, exponent));
+  const int64_t step = inputs.step.number();
+  for (size_t t = 0; t < errors.size(); ++t) {
+    const TensorStats& total = inputs.totals[t];
+    // Steps mostly have the same tensors.
+    TensorHarm& tensor = tensors.Of(inputs.tensors[t].name, t, inputs.tensors[t].role);
+    if (total.sum_of_squares == 0) continue;
+    tensor.absmax = std::fmax(tensor.absmax, total.absmax);
+    tensor.noise_steps += inputs.noise[t];
+    const double harm = errors[t] / total.sum_of_squares;
+    tensor.harm.Add(harm);
+    const double of_channels = AddChannels(inputs.step.tables(), t, quantum,
+                                           AboveFloor(harm, conversion), tensor.channels);
+    if (std::max(harm, of_channels) <= kHarmAtRisk) continue;
+    ++tensor.steps_at_risk;
+    // Steps that are gone through again come last.
+    tensor.first_step = std::min(tensor.first_step.value_or(step), step);
+    tensor.last_step = std::max(tensor.last_step.value_or(step), step);
+  }
+}
+
+}  // namespace
+
+double StepWindow::LossAt(double scale) const {
+  if (hopeless || scale > highest_scale) return 1;
+  if (scale >= lowest_scale() || harm_below.empty()) return 0;
+  const int below = low - 1 - std::ilogb(scale);
+  const auto last = static_cast<int>(harm_below.size()) - 1;
+  return harm_below[static_cast<size_t>(std::clamp(below, 0, last))];
+}
+
+void SafeStepCounts::Add(const StepWindow& window) {
+  if (window.empty()) return;
+  for (int exponent = window.low; exponent <= window.high; ++exponent) {
+    ++safe_[PlaceOf(exponent)];
+    with_room_[PlaceOf(exponent)] += exponent + kHeadroom <= window.high;
+  }
+}
+
+size_t SafeStepCounts::SafeAt(int exponent) const { return safe_[PlaceOf(exponent)]; }
+
+SafeScales SafeStepCounts::Around(int exponent) const {
+  SafeScales range = {exponent, exponent, SafeAt(exponent), exponent, exponent};
+  while (range.low > kLowestWindowExponent && SafeAt(range.low - 1) >= range.steps) --range.low;
+  while (range.high < kHighestWindowExponent && SafeAt(range.high + 1) >= range.steps) {
+    ++range.high;
+  }
+  if (range.low <= 0 && range.high >= 0) range.exponent = 0;
+  return range;
+}
+
+// A step that leaves no head-room at any scale that is safe for the others is a spike: it does not
+// set the scale.
+std::optional<SafeScales> SafeStepCounts::Best() const {
+  const bool room = *std::ranges::max_element(with_room_) > 0;
+  const Counts& counts = room ? with_room_ : safe_;
+  const size_t most = *std::ranges::max_element(counts);
+  if (most == 0) return std::nullopt;
+  std::optional<std::pair<int, int>> best;
+  for (int low = kLowestWindowExponent; low <= kHighestWindowExponent; ++low) {
+    if (counts[PlaceOf(low)] != most) continue;
+    std::pair row = {low, low};
+    while (row.second < kHighestWindowExponent && counts[PlaceOf(row.second + 1)] == most) {
+      ++row.second;
+    }
+    const auto rank = [](const std::pair<int, int>& r) {
+      return std::pair(r.first <= 0 && r.second >= 0, r.second - r.first);
+    };
+    if (!best || rank(row) > rank(*best)) best = row;
+    low = row.second;
+  }
+  return Around(room ? best->second : std::max(best->first, best->second - kHeadroom));
+}
+
+std::vector<NamedFormat> NamedFormats(std::span<const std::string> names) {
+  std::vector<NamedFormat> formats;
+  for (const std::string& name : names) {
+    const NamedFormat format = ParseFormat(name);
+    if (std::ranges::count(formats, format.name, &NamedFormat::name) == 0) {
+      formats.push_back(format);
+    }
+  }
+  return formats;
+}
+
+WindowFinder::WindowFinder(std::span<const NamedFormat> formats, const Conversion& conversion,
+                           const ReplayOptions& options, Recipe recipe)
+    : options_(options.step), checked_(options.checked) {
+  for (const NamedFormat& format : formats) {
+    Conversion to_format = conversion;
+    to_format.format = format.format;
+    formats_.push_back({.found = {.format = format, .recipe = recipe},
+                        .conversion = to_format,
+                        .forward = ForwardTally(to_format, recipe)});
+  }
+}
+
+void WindowFinder::Take(size_t i, const Step& step) {
+  const StepInputs inputs(step, noise_);
+  if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
+    broken_losses_.first_step = step.number();
+  }
+  refused_.Add(step.RefusedBefore());
+  const std::set<std::string> types = step.Listed(kComputedInKey);
+  computed_in_.float16 += types.contains("float16");
+  computed_in_.bfloat16 += types.contains("bfloat16");
+  const ListedTensors listed = ListedIn(step, inputs.totals);
+  for (OfFormat& of : formats_) {
+    of.forward.Add(step, listed);
+    FormatWindows& found = of.found;
+    found.steps.push_back(
+        WindowSearch(inputs, of.conversion).Run(checked_, of.low, of.channel_low));
+    found.safe_steps.Add(found.steps.back());
+    const std::optional<SafeScales> range = found.safe_steps.Best();
+    if (range && range->exponent != found.exponent) {
+      found.exponent = range->exponent;
+      of.first = i;
+      of.tensors = {};
+    }
+    AddTensorHarm(inputs, of.conversion, found.exponent, of.tensors);
+  }
+}
+
+std::vector<FormatWindows> WindowFinder::TakeWindows(const StepSource& source) {
+  size_t behind = 0;
+  for (const OfFormat& of : formats_) behind = std::max(behind, of.first);
+  if (behind > 0) {
+    ForEachStep(source, options_, [&](size_t i, const Step& step) {
+      const StepInputs inputs(step, noise_);
+      for (OfFormat& of : formats_) {
+        if (i < of.first) AddTensorHarm(inputs, of.conversion, of.found.exponent, of.tensors);
+      }
+      return i + 1 < behind;
+    });
+  }
+  std::vector<FormatWindows> windows;
+  for (OfFormat& of : formats_) {
+    FormatWindows& found = windows.emplace_back(std::move(of.found));
+    found.tensors = of.tensors.Take();
+    found.broken_losses = broken_losses_;
+    found.forward = of.forward.VerdictOn(Role::kAct);
+    found.values = of.forward.VerdictOn(Role::kValue);
+    found.refused = refused_;
+    found.computed_in = computed_in_;
+  }
+  return windows;
+}
+
+}  // namespace dlsim::sim

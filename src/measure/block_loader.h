@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float32 values of a block, part by part: reads the recorded elements, and does all that is
+// done to them before they are tabulated or measured.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dlsim/step_tables.h"
+#include "src/measure/step_blocks.h"
+
+namespace dlsim {
+
+// Returns the numbers of the parts in which a step is looked at: its micro-steps, or -1 for the
+// whole step.
+std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulation);
+
+// Loads one block on one thread: its bytes lie in the thread's buffer until it reads another block.
+class BlockLoader {
+ public:
+  // Reads the block. Both must live as long as this.
+  BlockLoader(const TensorSources& sources, const Block& block, Accumulation accumulation);
+
+  size_t part_count() const { return sums_first_ ? 1 : bytes_.size(); }
+
+  // Returns the values of a part. Activations may be shorter in some micro-steps, and a part may
+  // lack the tensor: then there are fewer, down to none.
+  std::span<const float> Values(size_t part);
+
+  // Returns the float32 sum of all recordings, in their order.
+  std::span<const float> Sum();
+
+ private:
+  std::span<const float> Recorded(size_t recording);
+
+  const TensorSources* sources_;
+  const Block* block_;
+  bool sums_first_;
+  std::vector<const std::byte*> bytes_;        // by recording; null = absent
+  std::vector<std::vector<float>> converted_;  // by recording, once it needed conversion
+  std::vector<float> sum_;
+};
+
+}  // namespace dlsim

@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "src/base/parallel.h"
+#include "src/table/exact_sum.h"
+#include "src/table/tabulate.h"
+
+namespace dlsim {
+namespace {
+
+template <class T, size_t kSize>
+void AddEach(const std::array<T, kSize>& from, std::array<T, kSize>& to) {
+  for (size_t i = 0; i < kSize; ++i) to[i] += from[i];
+}
+
+// The order of TensorTable::values.
+constexpr auto kComesFirst = [](float a, float b) {
+  const auto key = [](float value) { return std::rotl(std::bit_cast<uint32_t>(value), 1); };
+  return key(a) < key(b);
+};
+
+uint32_t MagnitudeOf(float value) { return std::bit_cast<uint32_t>(value) & ~codec::kSignBit; }
+
+// The exponent and the significand of a nonzero finite magnitude.
+struct Parts {
+  int exponent;
+  uint32_t significand;
+};
+
+Parts PartsOf(uint32_t magnitude) {
+  if (magnitude >= codec::kImplicitBit) {
+    return {static_cast<int>(magnitude >> 23) - 127,
+            (magnitude & codec::kMantissaMask) | codec::kImplicitBit};
+  }
+  const int zeros = std::countl_zero(magnitude) - 8;
+  return {-126 - zeros, magnitude << zeros};
+}
+
+// The exponent of one unit of a binade's squares.
+constexpr int SquareUnit(int exponent) { return 2 * (exponent - 23); }
+
+}  // namespace
+
+void BinadeSums::MoveTo(Binade& binade) {
+  binade.count += count;
+  binade.powers += powers;
+  binade.significands += significands;
+  AddEach(rounding_up, binade.rounding_up);
+  AddEach(tail_sums, binade.tail_sums);
+  for (size_t i = 0; i < Binade::kTails; ++i) binade.tail_squares[i] += tail_squares[i];
+  uint128_t squares = low_squares;  // of M mod 2^n
+  for (size_t i = 0; i <= kBits; ++i) {
+    const int n = kFirstBit + static_cast<int>(i);
+    // The leading bit is set in all.
+    const uint128_t with_bit = i < kBits ? set[i] : count;
+    const uint128_t rest = i < kBits ? below[i] : significands - (count << 23);
+    binade.errors[i] += squares + (with_bit << (2 * n)) - (rest << (n + 1));
+    squares += (with_bit << (2 * n)) + (rest << (n + 1));
+  }
+  binade.squares += squares;
+  *this = {};
+}
+
+void Binade::Add(const Binade& other) {
+  count += other.count;
+  powers += other.powers;
+  significands += other.significands;
+  squares += other.squares;
+  AddEach(other.rounding_up, rounding_up);
+  AddEach(other.tail_sums, tail_sums);
+  AddEach(other.tail_squares, tail_squares);
+  AddEach(other.errors, errors);
+}
+
+namespace {
+
+// Values of one binade. Of subnormals the significand has to be shifted.
+struct Group {
+  std::span<const float> values;
+  int exponent;
+  uint32_t leading;
+  int shift;
+
+  // Returns the sum of what `of` makes of each significand: at most 2^48.
+  template <class Of>
+  uint64_t Sum(const Of& of) const {
+    static_assert(TensorTable::kMostValues <= 1u << 15);
+    uint64_t sum = 0;
+    for (const float value : values) {
+      const uint32_t mantissa = std::bit_cast<uint32_t>(value) & codec::kMantissaMask;
+      sum += of(uint64_t{mantissa << shift | leading});
+    }
+    return sum;
+  }
+};
+
+// Calls body(group) for the values of each binade; they ascend.
+template <class Body>
+void ForEachGroup(std::span<const float> values, const Body& body) {
+  for (size_t begin = 0; begin < values.size();) {
+    const uint32_t first = MagnitudeOf(values[begin]);
+    const Parts parts = PartsOf(first);
+    const bool normal = first >= codec::kImplicitBit;
+    // The first magnitude of the next binade.
+    const uint32_t next = normal ? ((first >> 23) + 1) << 23 : std::bit_ceil(first + 1);
+    size_t end = begin + 1;
+    while (end < values.size() && MagnitudeOf(values[end]) < next) ++end;
+    body(Group{values.subspan(begin, end - begin), parts.exponent, normal ? codec::kImplicitBit : 0,
+               normal ? 0 : std::countl_zero(first) - 8});
+    begin = end;
+  }
+}
+
+double SumOfSquares(const TensorTable& table) {
+  ExactSum sum;
+  for (const Binade& binade : table.binades) sum.Add(binade.squares, SquareUnit(binade.exponent));
+  ForEachGroup(table.values, [&](const Group& group) {
+    sum.Add(group.Sum([](uint64_t m) { return m * m; }), SquareUnit(group.exponent));
+  });
+  return sum.Value();
+}
+
+// Turns values into binades.
+void Spread(TensorTable& table) {
+  ForEachGroup(std::exchange(table.values, {}), [&](const Group& group) {
+    BinadeSums sums;
+    for (const float value : group.values) sums.Add(PartsOf(MagnitudeOf(value)).significand);
+    Binade& binade = table.binades.emplace_back();
+    binade.exponent = group.exponent;
+    sums.MoveTo(binade);
+  });
+}
+
+// Adds sorted lists of what has a key to each other.
+template <class Item, class KeyOf, class AddTo>
+void Merge(const std::vector<Item>& from, std::vector<Item>& to, const KeyOf& key,
+           const AddTo& add) {
+  if (from.empty()) return;
+  std::vector<Item> both;
+  both.reserve(to.size() + from.size());
+  auto a = to.begin();
+  for (const Item& item : from) {
+    while (a != to.end() && key(*a) < key(item)) both.push_back(std::move(*a++));
+    both.push_back(item);
+    if (a != to.end() && key(*a) == key(item)) add(*a++, both.back());
+  }
+  both.insert(both.end(), std::make_move_iterator(a), std::make_move_iterator(to.end()));
+  to = std::move(both);
+}
+
+}  // namespace
+
+void TensorTable::Add(const TensorTable& piece) {
+  if (elements == 0 && channels.empty()) {
+    *this = piece;
+    return;
+  }
+  const bool few =
+      binades.empty() && piece.binades.empty() && elements + piece.elements <= kMostValues;
+  if (few) {
+    const auto middle = static_cast<std::ptrdiff_t>(values.size());
+    values.insert(values.end(), piece.values.begin(), piece.values.end());
+    std::inplace_merge(values.begin(), values.begin() + middle, values.end(), kComesFirst);
+  } else {
+    const TensorTable* from = &piece;
+    TensorTable spread;
+    if (!piece.values.empty()) {
+      spread.values = piece.values;
+      Spread(spread);
+      from = &spread;
+    }
+    Spread(*this);
+    Merge(
+        from->binades, binades, [](const Binade& binade) { return binade.exponent; },
+        [](const Binade& other, Binade& into) { into.Add(other); });
+  }
+  Merge(
+      piece.channels, channels, [](const auto& channel) { return channel.first; },
+      [](const auto& other, auto& into) { into.second += other.second; });
+  elements += piece.elements;
+  zeros += piece.zeros;
+  nan += piece.nan;
+  inf += piece.inf;
+  absmax = std::max(absmax, piece.absmax);
+  sum_of_squares = SumOfSquares(*this);
+}
+
+std::optional<TensorTable> TensorTable::Times(float mantissa) const {
+  if (!binades.empty()) return std::nullopt;
+  TensorTable product = *this;
+  product.channels.clear();
+  for (float& value : product.values) value *= mantissa;
+  while (!product.values.empty() && std::isinf(product.values.back())) {
+    product.values.pop_back();
+    ++product.inf;
+  }
+  product.absmax = product.values.empty() ? 0 : std::fabs(product.values.back());
+  product.sum_of_squares = SumOfSquares(product);
+  return product;
+}
+
+namespace {
+
+// Sorts values as TensorTable::values, byte by byte of their keys.
+void SortValues(std::vector<float>& values) {
+  constexpr size_t kFew = 48;
+  if (values.size() < kFew) return std::sort(values.begin(), values.end(), kComesFirst);
+  static thread_local std::array<std::array<uint32_t, TensorTable::kMostValues>, 2> keys;
+  uint32_t *from = keys[0].data(), *to = keys[1].data();
+  const size_t count = values.size();
+  for (size_t i = 0; i < count; ++i) from[i] = std::rotl(std::bit_cast<uint32_t>(values[i]), 1);
+  for (int shift = 0; shift < 32; shift += 8) {
+    std::array<uint32_t, 257> places = {};
+    for (size_t i = 0; i < count; ++i) ++places[(from[i] >> shift & 255) + 1];
+    for (size_t digit = 1; digit < places.size(); ++digit) places[digit] += places[digit - 1];
+    for (size_t i = 0; i < count; ++i) to[places[from[i] >> shift & 255]++] = from[i];
+    std::swap(from, to);
+  }
+  for (size_t i = 0; i < count; ++i) values[i] = std::bit_cast<float>(std::rotr(from[i], 1));
+}
+
+}  // namespace
+
+struct Tabulator::State {
+  // Values that wait: of few no sums are made.
+  std::vector<float> few;
+  TableSums sums;
+  uint64_t in_sums = 0;  // values since the last of Moved
+  std::vector<Binade> binades;
+  uint64_t elements = 0;
+
+  static constexpr uint64_t kMostInSums = uint64_t{1} << 30;
+
+  // Moves what the sums hold to the binades.
+  void Move() {
+    std::vector<Binade> moved;
+    for (size_t i = 0; i < kExponents; ++i) {
+      if (sums.binades[i].count == 0) continue;
+      Binade& binade = moved.emplace_back();
+      binade.exponent = kLowestExponent + static_cast<int>(i);
+      sums.binades[i].MoveTo(binade);
+    }
+    Merge(
+        moved, binades, [](const Binade& binade) { return binade.exponent; },
+        [](const Binade& other, Binade& into) { into.Add(other); });
+    in_sums = 0;
+  }
+};
+
+Tabulator::Tabulator() : state_(std::make_unique<State>()) {}
+Tabulator::~Tabulator() = default;
+
+void Tabulator::Add(std::span<const float> values) {
+  State& state = *state_;
+  if (state.elements + values.size() <= TensorTable::kMostValues) {
+    state.few.insert(state.few.end(), values.begin(), values.end());
+    state.elements += values.size();
+    return;
+  }
+  AddToSums(std::exchange(state.few, {}), state.sums);
+  state.elements += values.size();
+  while (!values.empty()) {
+    const size_t count = std::min<uint64_t>(values.size(), State::kMostInSums - state.in_sums);
+    AddToSums(values.first(count), state.sums);
+    state.in_sums += count;
+    values = values.subspan(count);
+    if (state.in_sums == State::kMostInSums) state.Move();
+  }
+}
+
+TensorTable Tabulator::Take() {
+  State& state = *state_;
+  TensorTable table;
+  table.elements = std::exchange(state.elements, 0);
+  if (table.elements <= TensorTable::kMostValues) {
+    for (const float value : state.few) {
+      const uint32_t magnitude = MagnitudeOf(value);
+      if (magnitude >= codec::kInfinityBits) {
+        ++(magnitude == codec::kInfinityBits ? table.inf : table.nan);
+      } else if (magnitude == 0) {
+        ++table.zeros;
+      } else {
+        table.values.push_back(value);
+      }
+    }
+    state.few.clear();
+    SortValues(table.values);
+    if (!table.values.empty()) table.absmax = std::fabs(table.values.back());
+  } else {
+    state.Move();
+    table.binades = std::exchange(state.binades, {});
+    table.zeros = std::exchange(state.sums.zeros, 0);
+    table.nan = std::exchange(state.sums.nan, 0);
+    table.inf = std::exchange(state.sums.inf, 0);
+    table.absmax = std::bit_cast<float>(std::exchange(state.sums.absmax, 0));
+  }
+  table.sum_of_squares = SumOfSquares(table);
+  return table;
+}
+
+TensorTable Tabulate(std::span<const float> values) {
+  const size_t blocks = (values.size() + kBlockElements - 1) / kBlockElements;
+  if (blocks <= 1) {
+    Tabulator tabulator;
+    tabulator.Add(values);
+    return tabulator.Take();
+  }
+  std::vector<TensorTable> pieces(blocks);
+  ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
+    static thread_local Tabulator tabulator;
+    tabulator.Add(values.subspan(begin, count));
+    pieces[begin / kBlockElements] = tabulator.Take();
+  });
+  TensorTable table = std::move(pieces.front());
+  for (size_t i = 1; i < blocks; ++i) table.Add(pieces[i]);
+  return table;
+}
+
+namespace {
+
+// The values of a format, as far as rounding to nearest asks for them.
+struct Grid {
+  int bits;        // of a significand
+  int lowest;      // exponent of the smallest normal value
+  int highest;     // exponent of the largest finite value
+  bool infinity;   // the format has one: overflow begins where rounding leaves the highest binade
+  bool gradual;    // it has subnormals
+  bool flushes;    // which become zero
+  bool saturates;  // instead of overflowing
+
+  explicit Grid(const Conversion& conversion) {
+    const Format& format = conversion.format;
+    const int exponents = 1 << format.exponent_bits;
+    bits = format.mantissa_bits + 1;
+    gradual = format.denormals == Denormals::kGradual;
+    lowest = (gradual ? 1 : 0) - format.bias;
+    infinity = format.specials == Specials::kIeee;
+    highest = exponents - (infinity ? 2 : 1) - format.bias;
+    flushes = conversion.subnormals == Subnormals::kFlushToZero && gradual;
+    saturates = conversion.overflow == Overflow::kSaturate || format.specials == Specials::kFinite;
+  }
+};
+
+// The columns of a binade.
+class BinadeColumns {
+ public:
+  explicit BinadeColumns(const Binade& binade) : binade_(binade) {}
+
+  static constexpr int kFewestTailBits = Binade::kFewestTailBits;
+  int exponent() const { return binade_.exponent; }
+  uint64_t count() const { return binade_.count; }
+  uint64_t powers() const { return binade_.powers; }
+  uint128_t significands() const { return binade_.significands; }
+  uint128_t squares() const { return binade_.squares; }
+  uint64_t RoundingUp(int bits) const { return binade_.rounding_up[Index(bits - 1)]; }
+  uint128_t TailSum(int bits) const { return binade_.tail_sums[Index(bits - kFewestTailBits)]; }
+  uint128_t TailSquares(int bits) const {
+    return binade_.tail_squares[Index(bits - kFewestTailBits)];
+  }
+  uint128_t Errors(int quantum) const {
+    return binade_.errors[Index(quantum - Binade::kFirstQuantum)];
+  }
+
+ private:
+  static size_t Index(int i) { return static_cast<size_t>(i); }
+
+  const Binade& binade_;
+};
+
+// The same of values, of which each is looked at when it is asked for.
+class ValueColumns {
+ public:
+  explicit ValueColumns(const Group& group) : group_(group) {}
+
+  static constexpr int kFewestTailBits = Binade::kFewestTailBits;
+  int exponent() const { return group_.exponent; }
+  uint64_t count() const { return group_.values.size(); }
+  uint64_t powers() const {
+    return group_.Sum([](uint64_t m) { return m == 1u << 23 ? 1 : 0; });
+  }
+  uint128_t significands() const {
+    return group_.Sum([](uint64_t m) { return m; });
+  }
+  uint128_t squares() const {
+    return group_.Sum([](uint64_t m) { return m * m; });
+  }
+  uint64_t RoundingUp(int bits) const {
+    return group_.Sum([least = Least(bits)](uint64_t m) { return m >= least ? 1 : 0; });
+  }
+  uint128_t TailSum(int bits) const {
+    return group_.Sum(
+        [least = Least(bits)](uint64_t m) { return m >= least ? (1u << 24) - m : 0; });
+  }
+  uint128_t TailSquares(int bits) const {
+    return group_.Sum([least = Least(bits)](uint64_t m) {
+      return m >= least ? ((1u << 24) - m) * ((1u << 24) - m) : 0;
+    });
+  }
+  uint128_t Errors(int quantum) const {
+    return group_.Sum([spacing = uint64_t{1} << (23 + quantum)](uint64_t m) {
+      const uint64_t low = m & (spacing - 1);
+      const uint64_t error = std::min(low, spacing - low);
+      return error * error;
+    });
+  }
+
+ private:
+  static uint64_t Least(int bits) { return (1u << 24) - (1u << (23 - bits)); }
+
+  const Group& group_;
+};
+
+// What is found of a table, binade by binade.
+class Answer {
+ public:
+  // `fits`: the largest value does not overflow.
+  Answer(const Grid& grid, int log2_scale, bool fits)
+      : grid_(grid), log2_scale_(log2_scale), fits_(fits) {}
+
+  // Returns false if the columns do not tell.
+  template <class Columns>
+  bool Add(const Columns& binade) {
+    const int scaled = binade.exponent() + log2_scale_;
+    if (!grid_.gradual && scaled < grid_.lowest + 1) return false;
+    // Exponent of the distance of the format's values, relative to the binade.
+    const int quantum = std::max(scaled, grid_.lowest) - (grid_.bits - 1) - scaled;
+    if (quantum > 1 || (quantum == 1 && grid_.flushes)) return AddLost(binade);
+    // Scaling to a subnormal of float32 rounds.
+    if (log2_scale_ < 0 && scaled < -126) return false;
+    if (scaled < grid_.lowest) return AddSmall(binade, scaled, quantum);
+    if (scaled > grid_.highest) return AddLarge(binade, scaled);
+    const bool at_top = scaled == grid_.highest && !fits_;
+    if (at_top && !grid_.infinity) return false;
+    const uint64_t over = at_top ? binade.RoundingUp(grid_.bits) : 0;
+    errors_.Add(binade.Errors(quantum), SquareUnit(binade.exponent()));
+    if (over == 0) return true;
+    if (grid_.bits < Columns::kFewestTailBits) return false;
+    overflow_ += over;
+    const int unit = SquareUnit(binade.exponent());
+    const uint128_t tail = binade.TailSquares(grid_.bits);
+    errors_.Subtract(tail, unit);
+    if (!grid_.saturates) return true;
+    // To the largest value, one quantum below the power of two.
+    const uint128_t spacing = uint128_t{1} << (24 - grid_.bits);
+    errors_.Add(over * spacing * spacing + tail, unit);
+    errors_.Subtract(2 * spacing * binade.TailSum(grid_.bits), unit);
+    return true;
+  }
+
+  void WriteTo(TensorStats& stats) const {
+    stats.underflow = underflow_;
+    stats.subnormal = subnormal_;
+    stats.overflow = overflow_;
+    stats.nonfinite_outputs = stats.nan + (grid_.saturates ? 0 : stats.inf + overflow_);
+    stats.error_sum_of_squares = errors_.Value();
+    stats.underflow_sum_of_squares =
+        underflow_ == stats.nonzero_finite() ? stats.sum_of_squares : lost_.Value();
+  }
+
+ private:
+  // All become zero.
+  template <class Columns>
+  bool AddLost(const Columns& binade) {
+    underflow_ += binade.count();
+    const uint128_t squares = binade.squares();
+    errors_.Add(squares, SquareUnit(binade.exponent()));
+    lost_.Add(squares, SquareUnit(binade.exponent()));
+    return true;
+  }
+
+  // Below the smallest normal value.
+  template <class Columns>
+  bool AddSmall(const Columns& binade, int scaled, int quantum) {
+    const int unit = SquareUnit(binade.exponent());
+    const int bits = grid_.bits - 1;
+    const uint64_t normal = scaled == grid_.lowest - 1 ? binade.RoundingUp(bits) : 0;
+    if (!grid_.flushes) {
+      const uint64_t ties = quantum == 1 ? binade.powers() : 0;
+      errors_.Add(binade.Errors(quantum), unit);
+      subnormal_ += binade.count() - ties - normal;
+      underflow_ += ties;
+      lost_.Add(uint128_t{ties} << 46, unit);
+      return true;
+    }
+    underflow_ += binade.count() - normal;
+    uint128_t kept = 0;
+    if (normal > 0) {
+      if (bits < Columns::kFewestTailBits) return false;
+      const uint128_t tail = binade.TailSquares(bits);
+      kept = (uint128_t{normal} << 48) - (binade.TailSum(bits) << 25) + tail;
+      errors_.Add(tail, unit);
+    }
+    errors_.Add(binade.squares() - kept, unit);
+    lost_.Add(binade.squares() - kept, unit);
+    return true;
+  }
+
+  // Above the largest value.
+  template <class Columns>
+  bool AddLarge(const Columns& binade, int scaled) {
+    overflow_ += binade.count();
+    if (!grid_.saturates) return true;
+    if (!grid_.infinity) return false;
+    const int unit = SquareUnit(binade.exponent()), down = scaled - grid_.highest;
+    const uint128_t largest = (uint128_t{1} << 24) - (uint128_t{1} << (24 - grid_.bits));
+    errors_.Add(binade.squares(), unit);
+    errors_.Subtract(2 * largest * binade.significands(), unit - down);
+    errors_.Add(binade.count() * largest * largest, unit - 2 * down);
+    return true;
+  }
+
+  const Grid& grid_;
+  int log2_scale_;
+  bool fits_;
+  uint64_t underflow_ = 0, subnormal_ = 0, overflow_ = 0;
+  ExactSum errors_, lost_;
+};
+
+}  // namespace
+
+const char* WhyNot(NotInTable reason) {
+  switch (reason) {
+    case NotInTable::kRounding:
+      return "it rounds otherwise than to nearest";
+    case NotInTable::kScale:
+      return "the scale is no power of two";
+    case NotInTable::kBits:
+      return "the format has more than 11 bits of significand";
+    case NotInTable::kEnds:
+      return "values lie at an end of the format that tables do not tell";
+  }
+  return "";
+}
+
+std::optional<NotInTable> OutsideTables(const Conversion& conversion, float scale) {
+  if (conversion.rounding != Rounding::kNearestEven) return NotInTable::kRounding;
+  if (conversion.format.mantissa_bits >= Binade::kMostBits) return NotInTable::kBits;
+  int exponent = 0;
+  if (!(scale > 0) || !std::isfinite(scale) || std::frexp(scale, &exponent) != 0.5f) {
+    return NotInTable::kScale;
+  }
+  return std::nullopt;
+}
+
+std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conversion,
+                               float scale) {
+  if (OutsideTables(conversion, scale)) return std::nullopt;
+  const Grid grid(conversion);
+  const CodecSpec spec = MakeCodecSpec(conversion);
+  const EncodeResult largest =
+      EncodeWith<Rounding::kNearestEven>(spec, std::bit_cast<uint32_t>(table.absmax * scale), 0);
+  Answer answer(grid, std::ilogb(scale), !largest.overflows && std::isfinite(table.absmax * scale));
+  for (const Binade& binade : table.binades) {
+    if (!answer.Add(BinadeColumns(binade))) return std::nullopt;
+  }
+  bool tells = true;
+  ForEachGroup(table.values,
+               [&](const Group& group) { tells = tells && answer.Add(ValueColumns(group)); });
+  if (!tells) return std::nullopt;
+  TensorStats stats;
+  stats.elements = table.elements;
+  stats.zeros = table.zeros;
+  stats.nan = table.nan;
+  stats.inf = table.inf;
+  stats.absmax = table.absmax;
+  stats.sum_of_squares = table.sum_of_squares;
+  answer.WriteTo(stats);
+  return stats;
+}
+
+double ErrorSquares(const TensorTable& table, const Format& format, int log2_scale) {
+  const Grid grid({.format = format});
+  double errors = 0;
+  const auto add = [&](const auto& binade) {
+    const int scaled = binade.exponent() + log2_scale;
+    if (scaled > grid.highest) return;
+    const int quantum = std::max(scaled, grid.lowest) - (grid.bits - 1) - scaled;
+    const bool lost = quantum > 1 || (!grid.gradual && scaled < grid.lowest);
+    const uint128_t sum = lost ? binade.squares() : binade.Errors(quantum);
+    errors += std::ldexp(static_cast<double>(sum), SquareUnit(binade.exponent()));
+  };
+  for (const Binade& binade : table.binades) add(BinadeColumns(binade));
+  ForEachGroup(table.values, [&](const Group& group) { add(ValueColumns(group)); });
+  return errors;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel that tabulates values, and the sums from which it has the columns of a binade.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "dlsim/table.h"
+
+namespace dlsim {
+
+// The exponents of float32 values.
+inline constexpr int kLowestExponent = -149, kHighestExponent = 127;
+inline constexpr size_t kExponents = kHighestExponent - kLowestExponent + 1;
+
+// Sums over values of one binade, linear in parts of their significands: the kernel multiplies but
+// once. For bit n of M, from kFirstBit to 22, `set` counts the values in which it is set, and
+// `below` sums M mod 2^n of these. Then, with L(n) the sum of (M mod 2^n)^2,
+//   L(n + 1) = L(n) + 2^(n + 1) below(n) + 4^n set(n),
+// and the sum of squared distances to the nearest multiple of 2^(n + 1) is
+//   L(n) + 4^n set(n) - 2^(n + 1) below(n).
+struct BinadeSums {
+  static constexpr int kFirstBit = 12, kLastBit = 22;
+  static constexpr size_t kBits = kLastBit - kFirstBit + 1;
+
+  uint64_t count = 0, powers = 0, significands = 0;
+  uint64_t low_squares = 0;  // L(kFirstBit)
+  std::array<uint64_t, kBits> set = {}, below = {};
+  std::array<uint64_t, Binade::kMostBits> rounding_up = {};
+  std::array<uint64_t, Binade::kTails> tail_sums = {}, tail_squares = {};
+
+  // Adds one value: the definition.
+  constexpr void Add(uint32_t significand) {
+    ++count;
+    powers += significand == 1u << 23 ? 1 : 0;
+    significands += significand;
+    const uint64_t low = significand & ((1u << kFirstBit) - 1);
+    low_squares += low * low;
+    for (size_t i = 0; i < kBits; ++i) {
+      const uint32_t bit = 1u << (kFirstBit + static_cast<int>(i));
+      if ((significand & bit) == 0) continue;
+      ++set[i];
+      below[i] += significand & (bit - 1);
+    }
+    for (int b = 1; b <= Binade::kMostBits; ++b) {
+      if (significand < (1u << 24) - (1u << (23 - b))) break;
+      ++rounding_up[static_cast<size_t>(b - 1)];
+      if (b >= Binade::kFewestTailBits) AddTail(b, significand);
+    }
+  }
+
+  constexpr void AddTail(int b, uint32_t significand) {
+    const uint64_t lacks = (1u << 24) - significand;
+    tail_sums[static_cast<size_t>(b - Binade::kFewestTailBits)] += lacks;
+    tail_squares[static_cast<size_t>(b - Binade::kFewestTailBits)] += lacks * lacks;
+  }
+
+  // Adds these to the columns of the binade, and empties them. To be called before a sum overflows:
+  // after 2^30 values at the latest.
+  void MoveTo(Binade& binade);
+};
+
+static_assert(BinadeSums::kFirstBit + 1 == 23 + Binade::kFirstQuantum);
+static_assert(BinadeSums::kBits + 1 == Binade::kQuanta);
+
+// What is counted of an array.
+struct TableSums {
+  uint64_t zeros = 0, nan = 0, inf = 0;
+  uint32_t absmax = 0;                         // bits
+  std::array<BinadeSums, kExponents> binades;  // by exponent - kLowestExponent
+
+  BinadeSums& Of(int exponent) { return binades[static_cast<size_t>(exponent - kLowestExponent)]; }
+
+  // Adds one value: the definition.
+  void Add(float value);
+};
+
+// Adds values to the sums with the instructions of the target in use.
+void AddToSums(std::span<const float> values, TableSums& sums);
+
+// Returns the bits of the largest finite magnitude; 0 without one.
+uint32_t LargestBits(std::span<const float> values);
+
+// Raises each of `maxima`, the bits of a magnitude, to that of the value at its place, if finite.
+void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima);
+
+}  // namespace dlsim

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step that a device tabulates gives the tables of the CPU. The device here is the host, which
+// adds value by value.
+#include "src/device/tabulate_on.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "dlsim/measure.h"
+#include "src/measure/load_floats.h"
+#include "tests/gpu/device_traces.h"
+
+namespace dlsim {
+namespace {
+
+class HostDevice final : public ComputeDevice {
+ public:
+  std::string name() const override { return "host"; }
+
+  // Hands over the sums of every other block, so that tables come several times.
+  void Tabulate(std::span<const DeviceBlock> blocks, float scale, const TakeSums& take) override {
+    std::map<size_t, TableSums> tables;
+    size_t count = 0;
+    const auto hand_over = [&] {
+      for (auto& [table, sums] : tables) take(table, sums);
+      tables.clear();
+    };
+    for (const DeviceBlock& block : blocks) {
+      std::vector<std::vector<float>> values;
+      std::vector<std::span<float>> places;
+      for (const DevicePiece& piece : block.pieces) {
+        ASSERT_LE(piece.count, kBlockElements);
+        values.emplace_back(piece.count);
+        places.push_back(piece.on_device == nullptr ? std::span(values.back())
+                                                    : std::span<float>());
+      }
+      if (block.fill) block.fill(places);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const DevicePiece& piece = block.pieces[i];
+        for (size_t at = 0; piece.on_device != nullptr && at < piece.count; at += kChunkElements) {
+          LoadFloats(piece.dtype, piece.on_device + at * DTypeSize(piece.dtype), piece.grad_scale,
+                     std::span(values[i]).subspan(at, std::min(kChunkElements, piece.count - at)));
+        }
+        for (const float value : values[i]) tables[piece.table].Add(value * scale);
+      }
+      if (++count % 2 == 0) hand_over();
+    }
+    hand_over();
+  }
+
+  void Read(const std::byte* from, std::span<std::byte> to) override {
+    std::memcpy(to.data(), from, to.size());
+  }
+
+  void Encode(const ArrayConversion&, DType, std::span<const std::byte>,
+              std::span<uint16_t>) override {}
+  void Encode(const ArrayConversion&, DType, std::span<const std::byte>,
+              std::span<uint32_t>) override {}
+  void Decode(const Format&, std::span<const uint16_t>, std::span<float>) override {}
+  void Decode(const Format&, std::span<const uint32_t>, std::span<float>) override {}
+};
+
+std::vector<TensorTable> WithoutChannels(std::vector<TensorTable> tables) {
+  for (TensorTable& table : tables) table.channels.clear();
+  return tables;
+}
+
+class TabulateOnTest : public TraceDirectoryTest {
+ protected:
+  TraceStep TwoMicroSteps() {
+    dir_.Write("step-0.micro-0.safetensors", AllTypes(1));
+    dir_.Write("step-0.micro-1.safetensors", AllTypes(100));
+    return Open().Load(0);
+  }
+
+  HostDevice device_;
+};
+
+TEST_F(TabulateOnTest, GivesTheTablesOfTheCpu) {
+  const TraceStep step = TwoMicroSteps();
+  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
+  for (const Accumulation accumulation : kAccumulations) {
+    const StepOptions options = OptionsOf(accumulation);
+    const StepTables expected = TabulateStep(step, options);
+    const size_t parts = expected.parts.size();
+    const DeviceTables got = TabulateOn(device_, tensors, parts, parts > 1, 1, options);
+    ASSERT_EQ(got.parts.size(), parts);
+    for (size_t part = 0; part < parts; ++part) {
+      EXPECT_EQ(got.parts[part], WithoutChannels(expected.parts[part]));
+    }
+    EXPECT_EQ(got.sums, WithoutChannels(expected.sums));
+    const PartTables scaled = TabulateAt(1.5f, expected.parts, step, options);
+    EXPECT_EQ(TabulateOn(device_, tensors, parts, false, 1.5f, options).parts, scaled);
+  }
+}
+
+TEST_F(TabulateOnTest, TensorsOnTheDeviceAreTabulatedWhereTheyLie) {
+  TraceStep step = TwoMicroSteps();
+  step.recordings.resize(1);
+  const PartTables expected = TabulateStep(step, {}).parts;
+  std::vector<std::vector<std::byte>> memory;
+  for (TraceTensor& tensor : step.recordings.front().tensors) {
+    std::vector<std::byte>& bytes = memory.emplace_back(tensor.elements * DTypeSize(tensor.dtype));
+    if (!bytes.empty()) std::memcpy(bytes.data(), tensor.Bytes(0, bytes), bytes.size());
+    tensor.memory = bytes.data();
+    tensor.read = nullptr;
+    tensor.device = 0;
+  }
+  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
+  const DeviceTables got = TabulateOn(device_, tensors, 1, false, 1, {});
+  EXPECT_EQ(got.parts.front(), WithoutChannels(expected.front()));
+}
+
+TEST_F(TabulateOnTest, ShowsTheHostAllValues) {
+  const TraceStep step = TwoMicroSteps();
+  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
+  std::vector<uint64_t> seen(tensors.size());
+  std::mutex mutex;
+  TabulateOn(device_, tensors, 2, true, 1, {},
+             [&](size_t tensor, size_t part, uint64_t begin, std::span<const float> values) {
+               const std::lock_guard lock(mutex);
+               EXPECT_LT(part, 2u);
+               EXPECT_LE(begin + values.size(), tensors[tensor].elements);
+               seen[tensor] += values.size();
+             });
+  for (size_t t = 0; t < tensors.size(); ++t) EXPECT_EQ(seen[t], 2 * tensors[t].elements);
+}
+
+}  // namespace
+}  // namespace dlsim
