@@ -219,7 +219,7 @@ class BlockSums {
     const PlacedValue value = PlaceValue(magnitude);
     const uint32_t binade = top - value.place;  // far above all if the value is above the window
     if (binade >= binades_) {
-      const uint32_t index = AtomicAdd(&control_->next to, 1u);
+      const uint32_t index = AtomicAdd(&control_->outside, 1u);
       if (index >= kMostWaiting) return AddOne(magnitude, table);
       waiting_[index] = magnitude;
       return;
@@ -238,15 +238,15 @@ class BlockSums {
   }
 
   // How many values fell next to the window since the last reset.
-  DLSIM_HOST_DEVICE uint32_t next to() const { return control_->next to; }
+  DLSIM_HOST_DEVICE uint32_t outside() const { return control_->outside; }
 
   DLSIM_HOST_DEVICE void AddWaiting(uint32_t thread, uint64_t* table) const {
-    const uint32_t count = next to() < kMostWaiting ? next to() : kMostWaiting;
+    const uint32_t count = outside() < kMostWaiting ? outside() : kMostWaiting;
     for (uint32_t i = thread; i < count; i += kTabulateThreads) AddOne(waiting_[i], table);
   }
 
   DLSIM_HOST_DEVICE void ResetBeside(uint32_t thread) const {
-    if (thread == 0) control_->next to = 0;
+    if (thread == 0) control_->outside = 0;
   }
 
   // Moves what the window holds to the table: a warp takes one binade after another.
@@ -298,7 +298,7 @@ class BlockSums {
 
  private:
   struct Control {
-    uint32_t next to;
+    uint32_t outside;
     uint32_t choice;  // count in the sample, then the window
   };
   static constexpr uint32_t kPlaceBits = 9, kPlaceMask = (1u << kPlaceBits) - 1;
@@ -424,12 +424,12 @@ DLSIM_HOST_DEVICE inline void TabulateBlock(const TabulateJob& job, uint32_t blo
               [&](uint32_t bits) { sums.Add(bits, top, thread, table, counts); });
         });
       });
-      const uint32_t next to = sums.next to();
+      const uint32_t outside = sums.outside();
       threads([](uint32_t, OfThread&) {});  // all have read it
-      if (next to == 0) continue;
+      if (outside == 0) continue;
       threads([&](uint32_t thread, OfThread&) { sums.AddWaiting(thread, table); });
       threads([&](uint32_t thread, OfThread&) { sums.ResetBeside(thread); });
-      if (next to > kTooManyBeside) flush();
+      if (outside > kTooManyBeside) flush();
     }
   }
   if (table != nullptr) finish_table();

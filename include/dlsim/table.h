@@ -83,6 +83,9 @@ struct TensorTable {
 
   uint64_t nonzero_finite() const { return elements - zeros - nan - inf; }
 
+  // Returns the counters of the values themselves; those of a conversion are zero.
+  TensorStats Inputs() const;
+
   // Adds another piece of the tensor.
   void Add(const TensorTable& piece);
 
@@ -121,6 +124,10 @@ enum class NotInTable : uint8_t {
   kBits,      // more than 11 bits of significand
   kEnds,      // values at an end of a format of that kind: see WhyNot
 };
+
+// Returns the mantissa of a scale, at least 1 and below 2; 1 of a scale that is not positive or not
+// finite. 1 says that the scale is no case for TensorTable::Times.
+float MantissaOf(float scale);
 
 // Returns why the table does not tell, in a phrase: "rounds otherwise than to nearest".
 const char* WhyNot(NotInTable reason);

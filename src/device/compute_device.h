@@ -66,7 +66,4 @@ class ComputeDevice {
                       std::span<float> values) = 0;
 };
 
-// Returns the table of values of which these are the sums; empties those of binades.
-TensorTable TableOf(TableSums& sums);
-
 }  // namespace dlsim

@@ -2,7 +2,6 @@
 #include "src/device/tabulate_on.h"
 
 #include <algorithm>
-#include <bit>
 #include <mutex>
 #include <utility>
 
@@ -185,25 +184,6 @@ class DeviceTabulator {
 };
 
 }  // namespace
-
-TensorTable TableOf(TableSums& sums) {
-  TensorTable piece;
-  piece.zeros = sums.zeros;
-  piece.nan = sums.nan;
-  piece.inf = sums.inf;
-  piece.absmax = std::bit_cast<float>(sums.absmax);
-  piece.elements = piece.zeros + piece.nan + piece.inf;
-  for (size_t i = 0; i < kExponents; ++i) {
-    if (sums.binades[i].count == 0) continue;
-    Binade& binade = piece.binades.emplace_back();
-    binade.exponent = kLowestExponent + static_cast<int>(i);
-    sums.binades[i].MoveTo(binade);
-    piece.elements += binade.count;
-  }
-  TensorTable table;
-  table.Add(piece);  // sums up the squares
-  return table;
-}
 
 DeviceTables TabulateOn(ComputeDevice& device, const std::vector<TensorSources>& tensors,
                         size_t parts, bool wants_sums, float mantissa, const StepOptions& options,

@@ -44,6 +44,12 @@ Parts PartsOf(uint32_t magnitude) {
 // The exponent of one unit of a binade's squares.
 constexpr int SquareUnit(int exponent) { return 2 * (exponent - 23); }
 
+// 2^exponent, a normal float64.
+constexpr double PowerOfTwo(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+static_assert(PowerOfTwo(SquareUnit(kLowestExponent)) == 0x1p-344);
+
 }  // namespace
 
 void BinadeSums::MoveTo(Binade& binade) {
@@ -79,6 +85,8 @@ void Binade::Add(const Binade& other) {
 
 namespace {
 
+constexpr uint64_t Square(uint32_t m) { return uint64_t{m} * m; }
+
 // Values of one binade. Of subnormals the significand has to be shifted.
 struct Group {
   std::span<const float> values;
@@ -93,7 +101,7 @@ struct Group {
     uint64_t sum = 0;
     for (const float value : values) {
       const uint32_t mantissa = std::bit_cast<uint32_t>(value) & codec::kMantissaMask;
-      sum += of(uint64_t{mantissa << shift | leading});
+      sum += of(mantissa << shift | leading);
     }
     return sum;
   }
@@ -119,9 +127,8 @@ void ForEachGroup(std::span<const float> values, const Body& body) {
 double SumOfSquares(const TensorTable& table) {
   ExactSum sum;
   for (const Binade& binade : table.binades) sum.Add(binade.squares, SquareUnit(binade.exponent));
-  ForEachGroup(table.values, [&](const Group& group) {
-    sum.Add(group.Sum([](uint64_t m) { return m * m; }), SquareUnit(group.exponent));
-  });
+  ForEachGroup(table.values,
+               [&](const Group& group) { sum.Add(group.Sum(Square), SquareUnit(group.exponent)); });
   return sum.Value();
 }
 
@@ -190,6 +197,17 @@ void TensorTable::Add(const TensorTable& piece) {
   sum_of_squares = SumOfSquares(*this);
 }
 
+TensorStats TensorTable::Inputs() const {
+  TensorStats stats;
+  stats.elements = elements;
+  stats.zeros = zeros;
+  stats.nan = nan;
+  stats.inf = inf;
+  stats.absmax = absmax;
+  stats.sum_of_squares = sum_of_squares;
+  return stats;
+}
+
 std::optional<TensorTable> TensorTable::Times(float mantissa) const {
   if (!binades.empty()) return std::nullopt;
   TensorTable product = *this;
@@ -202,6 +220,24 @@ std::optional<TensorTable> TensorTable::Times(float mantissa) const {
   product.absmax = product.values.empty() ? 0 : std::fabs(product.values.back());
   product.sum_of_squares = SumOfSquares(product);
   return product;
+}
+
+TensorTable TableOf(TableSums& sums) {
+  TensorTable table;
+  table.zeros = std::exchange(sums.zeros, 0);
+  table.nan = std::exchange(sums.nan, 0);
+  table.inf = std::exchange(sums.inf, 0);
+  table.absmax = std::bit_cast<float>(std::exchange(sums.absmax, 0));
+  table.elements = table.zeros + table.nan + table.inf;
+  for (size_t i = 0; i < kExponents; ++i) {
+    if (sums.binades[i].count == 0) continue;
+    Binade& binade = table.binades.emplace_back();
+    binade.exponent = kLowestExponent + static_cast<int>(i);
+    sums.binades[i].MoveTo(binade);
+    table.elements += binade.count;
+  }
+  table.sum_of_squares = SumOfSquares(table);
+  return table;
 }
 
 namespace {
@@ -230,24 +266,15 @@ struct Tabulator::State {
   // Values that wait: of few no sums are made.
   std::vector<float> few;
   TableSums sums;
-  uint64_t in_sums = 0;  // values since the last of Moved
-  std::vector<Binade> binades;
+  uint64_t in_sums = 0;  // values since the last of Move
+  TensorTable moved;
   uint64_t elements = 0;
 
   static constexpr uint64_t kMostInSums = uint64_t{1} << 30;
 
-  // Moves what the sums hold to the binades.
+  // Moves what the sums hold to the table.
   void Move() {
-    std::vector<Binade> moved;
-    for (size_t i = 0; i < kExponents; ++i) {
-      if (sums.binades[i].count == 0) continue;
-      Binade& binade = moved.emplace_back();
-      binade.exponent = kLowestExponent + static_cast<int>(i);
-      sums.binades[i].MoveTo(binade);
-    }
-    Merge(
-        moved, binades, [](const Binade& binade) { return binade.exponent; },
-        [](const Binade& other, Binade& into) { into.Add(other); });
+    moved.Add(TableOf(sums));
     in_sums = 0;
   }
 };
@@ -275,30 +302,30 @@ void Tabulator::Add(std::span<const float> values) {
 
 TensorTable Tabulator::Take() {
   State& state = *state_;
-  TensorTable table;
-  table.elements = std::exchange(state.elements, 0);
-  if (table.elements <= TensorTable::kMostValues) {
-    for (const float value : state.few) {
-      const uint32_t magnitude = MagnitudeOf(value);
-      if (magnitude >= codec::kInfinityBits) {
-        ++(magnitude == codec::kInfinityBits ? table.inf : table.nan);
-      } else if (magnitude == 0) {
-        ++table.zeros;
-      } else {
-        table.values.push_back(value);
-      }
+  const uint64_t elements = std::exchange(state.elements, 0);
+  if (elements > TensorTable::kMostValues) {
+    if (state.moved.elements == 0) {
+      state.in_sums = 0;
+      return TableOf(state.sums);
     }
-    state.few.clear();
-    SortValues(table.values);
-    if (!table.values.empty()) table.absmax = std::fabs(table.values.back());
-  } else {
     state.Move();
-    table.binades = std::exchange(state.binades, {});
-    table.zeros = std::exchange(state.sums.zeros, 0);
-    table.nan = std::exchange(state.sums.nan, 0);
-    table.inf = std::exchange(state.sums.inf, 0);
-    table.absmax = std::bit_cast<float>(std::exchange(state.sums.absmax, 0));
+    return std::exchange(state.moved, {});
   }
+  TensorTable table;
+  table.elements = elements;
+  for (const float value : state.few) {
+    const uint32_t magnitude = MagnitudeOf(value);
+    if (magnitude >= codec::kInfinityBits) {
+      ++(magnitude == codec::kInfinityBits ? table.inf : table.nan);
+    } else if (magnitude == 0) {
+      ++table.zeros;
+    } else {
+      table.values.push_back(value);
+    }
+  }
+  state.few.clear();
+  SortValues(table.values);
+  if (!table.values.empty()) table.absmax = std::fabs(table.values.back());
   table.sum_of_squares = SumOfSquares(table);
   return table;
 }
@@ -381,36 +408,32 @@ class ValueColumns {
   int exponent() const { return group_.exponent; }
   uint64_t count() const { return group_.values.size(); }
   uint64_t powers() const {
-    return group_.Sum([](uint64_t m) { return m == 1u << 23 ? 1 : 0; });
+    return group_.Sum([](uint32_t m) { return m == 1u << 23 ? 1 : 0; });
   }
   uint128_t significands() const {
-    return group_.Sum([](uint64_t m) { return m; });
+    return group_.Sum([](uint32_t m) { return m; });
   }
-  uint128_t squares() const {
-    return group_.Sum([](uint64_t m) { return m * m; });
-  }
+  uint128_t squares() const { return group_.Sum(Square); }
   uint64_t RoundingUp(int bits) const {
-    return group_.Sum([least = Least(bits)](uint64_t m) { return m >= least ? 1 : 0; });
+    return group_.Sum([least = Least(bits)](uint32_t m) { return m >= least ? 1 : 0; });
   }
   uint128_t TailSum(int bits) const {
     return group_.Sum(
-        [least = Least(bits)](uint64_t m) { return m >= least ? (1u << 24) - m : 0; });
+        [least = Least(bits)](uint32_t m) { return m >= least ? (1u << 24) - m : 0; });
   }
   uint128_t TailSquares(int bits) const {
-    return group_.Sum([least = Least(bits)](uint64_t m) {
-      return m >= least ? ((1u << 24) - m) * ((1u << 24) - m) : 0;
-    });
+    return group_.Sum(
+        [least = Least(bits)](uint32_t m) { return Square(m >= least ? (1u << 24) - m : 0); });
   }
   uint128_t Errors(int quantum) const {
-    return group_.Sum([spacing = uint64_t{1} << (23 + quantum)](uint64_t m) {
-      const uint64_t low = m & (spacing - 1);
-      const uint64_t error = std::min(low, spacing - low);
-      return error * error;
+    return group_.Sum([spacing = 1u << (23 + quantum)](uint32_t m) {
+      const uint32_t low = m & (spacing - 1);
+      return Square(std::min(low, spacing - low));
     });
   }
 
  private:
-  static uint64_t Least(int bits) { return (1u << 24) - (1u << (23 - bits)); }
+  static uint32_t Least(int bits) { return (1u << 24) - (1u << (23 - bits)); }
 
   const Group& group_;
 };
@@ -523,6 +546,11 @@ class Answer {
 
 }  // namespace
 
+float MantissaOf(float scale) {
+  int exponent = 0;
+  return scale > 0 && std::isfinite(scale) ? 2 * std::frexp(scale, &exponent) : 1;
+}
+
 const char* WhyNot(NotInTable reason) {
   switch (reason) {
     case NotInTable::kRounding:
@@ -540,8 +568,7 @@ const char* WhyNot(NotInTable reason) {
 std::optional<NotInTable> OutsideTables(const Conversion& conversion, float scale) {
   if (conversion.rounding != Rounding::kNearestEven) return NotInTable::kRounding;
   if (conversion.format.mantissa_bits >= Binade::kMostBits) return NotInTable::kBits;
-  int exponent = 0;
-  if (!(scale > 0) || !std::isfinite(scale) || std::frexp(scale, &exponent) != 0.5f) {
+  if (!(scale > 0) || !std::isfinite(scale) || MantissaOf(scale) != 1) {
     return NotInTable::kScale;
   }
   return std::nullopt;
@@ -562,13 +589,7 @@ std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conve
   ForEachGroup(table.values,
                [&](const Group& group) { tells = tells && answer.Add(ValueColumns(group)); });
   if (!tells) return std::nullopt;
-  TensorStats stats;
-  stats.elements = table.elements;
-  stats.zeros = table.zeros;
-  stats.nan = table.nan;
-  stats.inf = table.inf;
-  stats.absmax = table.absmax;
-  stats.sum_of_squares = table.sum_of_squares;
+  TensorStats stats = table.Inputs();
   answer.WriteTo(stats);
   return stats;
 }
@@ -582,7 +603,7 @@ double ErrorSquares(const TensorTable& table, const Format& format, int log2_sca
     const int quantum = std::max(scaled, grid.lowest) - (grid.bits - 1) - scaled;
     const bool lost = quantum > 1 || (!grid.gradual && scaled < grid.lowest);
     const uint128_t sum = lost ? binade.squares() : binade.Errors(quantum);
-    errors += std::ldexp(static_cast<double>(sum), SquareUnit(binade.exponent()));
+    errors += static_cast<double>(sum) * PowerOfTwo(SquareUnit(binade.exponent()));
   };
   for (const Binade& binade : table.binades) add(BinadeColumns(binade));
   ForEachGroup(table.values, [&](const Group& group) { add(ValueColumns(group)); });

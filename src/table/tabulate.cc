@@ -183,12 +183,7 @@ HWY_NOINLINE void AddSignificands(const int32_t* from, size_t count, BinadeSums&
     const V up[] = {up2, up3, up4, up5, up6};
     for (size_t i = 0; i < 5; ++i) sums.rounding_up[i + 1] += SumOf32(up[i]);
     for (size_t i = 0; i < tail_count; ++i) {
-      const auto m = static_cast<uint32_t>(tail[i]);
-      for (int b = Binade::kFewestTailBits; b <= Binade::kMostBits; ++b) {
-        if (m < (1u << 24) - (1u << (23 - b))) break;
-        ++sums.rounding_up[static_cast<size_t>(b - 1)];
-        sums.AddTail(b, m);
-      }
+      sums.AddRoundingUp(Binade::kFewestTailBits, static_cast<uint32_t>(tail[i]));
     }
   }
 }

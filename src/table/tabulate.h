@@ -45,8 +45,13 @@ struct BinadeSums {
       ++set[i];
       below[i] += significand & (bit - 1);
     }
-    for (int b = 1; b <= Binade::kMostBits; ++b) {
-      if (significand < (1u << 24) - (1u << (23 - b))) break;
+    AddRoundingUp(1, significand);
+  }
+
+  // Adds one value to those that round up, for at least `bits` bits.
+  constexpr void AddRoundingUp(int bits, uint32_t significand) {
+    for (int b = bits; b <= Binade::kMostBits; ++b) {
+      if (significand < (1u << 24) - (1u << (23 - b))) return;
       ++rounding_up[static_cast<size_t>(b - 1)];
       if (b >= Binade::kFewestTailBits) AddTail(b, significand);
     }
@@ -77,6 +82,9 @@ struct TableSums {
   // Adds one value: the definition.
   void Add(float value);
 };
+
+// Returns the table of what the sums hold, as binades, and empties them.
+TensorTable TableOf(TableSums& sums);
 
 // Adds values to the sums with the instructions of the target in use.
 void AddToSums(std::span<const float> values, TableSums& sums);

@@ -65,19 +65,7 @@ const std::vector<Data>& AllData() {
 TensorTable ByDefinition(std::span<const float> values) {
   TableSums sums = {};
   for (const float value : values) sums.Add(value);
-  TensorTable table;
-  table.elements = values.size();
-  table.zeros = sums.zeros;
-  table.nan = sums.nan;
-  table.inf = sums.inf;
-  table.absmax = std::bit_cast<float>(sums.absmax);
-  for (size_t i = 0; i < kExponents; ++i) {
-    if (sums.binades[i].count == 0) continue;
-    Binade& binade = table.binades.emplace_back();
-    binade.exponent = kLowestExponent + static_cast<int>(i);
-    sums.binades[i].MoveTo(binade);
-  }
-  return table;
+  return TableOf(sums);
 }
 
 class OnTargetTable : public OnTarget {};
