@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -100,8 +101,8 @@ struct StepTables {
   bool HasSums() const { return parts.size() < 2 || !sums.empty(); }
   double SumOfSquares(size_t gradient) const;  // of that table
 
-  // The same as a norm: infinite or NaN if a value is, and NaN where `sums` lacks it.
-  double SquaredNorm(size_t gradient) const;
+  // The same as a norm: infinite or NaN if a value is. Nothing where `sums` lacks it.
+  std::optional<double> SquaredNorm(size_t gradient) const;
 
   friend bool operator==(const StepTables&, const StepTables&) = default;
 };

@@ -41,9 +41,7 @@ std::vector<float> MantissasOf(const std::vector<std::string>& scales, const std
     if (!std::isnormal(scale) || scale < 0) {
       throw UsageError(place, "not a loss scale", "a positive normal float32 number", Quoted(text));
     }
-    int exponent = 0;
-    const float mantissa = 2 * std::frexp(scale, &exponent);
-    if (mantissa != 1) mantissas.push_back(mantissa);
+    if (MantissaOf(scale) != 1) mantissas.push_back(MantissaOf(scale));
   }
   std::ranges::sort(mantissas);
   const auto repeated = std::ranges::unique(mantissas);

@@ -64,7 +64,7 @@ Json JsonOptimizer(const OptimizerStep& optimizer, const Clipping& clipping) {
   if (!optimizer.has_gradients) return Json();
   Json object = {{"finite", optimizer.finite},
                  {"skipped", optimizer.skipped},
-                 {"grad_norm", JsonNumber(optimizer.grad_norm)}};
+                 {"grad_norm", OrNull(optimizer.grad_norm)}};
   AddClipCoefficient(optimizer, clipping, object);
   return object;
 }
@@ -81,7 +81,7 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
     object["cause_tensor"] = step.cause_tensor;
     object["lower_scale_helps"] = step.lower_scale_helps;
   }
-  object["grad_norm"] = JsonNumber(step.grad_norm);
+  object["grad_norm"] = OrNull(step.grad_norm);
   AddClipCoefficient(step, clipping, object);
   if (clipping.max_value) {
     object["clipped_fraction"] =

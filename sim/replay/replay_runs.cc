@@ -121,26 +121,20 @@ std::optional<std::string> WhyNotFromTables(const ReplayRun& run, const ProfileS
   const auto scale = static_cast<float>(run.scaler.scale());
   const std::optional<NotInTable> outside = OutsideTables(run.conversion, scale);
   if (!outside) return std::nullopt;
-  if (*outside == NotInTable::kScale && scale > 0 && std::isfinite(scale)) {
-    const float mantissa = scale / std::ldexp(1.0f, std::ilogb(scale));
-    if (std::ranges::find(profile.mantissas, mantissa) != profile.mantissas.end() &&
-        !OutsideTables(run.conversion, 1)) {
-      return std::nullopt;
-    }
-    return std::string(WhyNot(*outside)) + ", and none of the profile's --scale";
-  }
-  return WhyNot(*outside);
+  const float mantissa = MantissaOf(scale);
+  if (*outside != NotInTable::kScale || mantissa == 1) return WhyNot(*outside);
+  const bool kept = std::ranges::find(profile.mantissas, mantissa) != profile.mantissas.end();
+  if (kept && !OutsideTables(run.conversion, 1)) return std::nullopt;
+  return std::string(WhyNot(*outside)) + ", and none of the profile's --scale";
 }
 
 StepOptions OptionsFor(std::span<const ReplayRun> runs, StepOptions options) {
   for (const ReplayRun& run : runs) {
     const auto scale = static_cast<float>(run.scaler.scale());
-    if (OutsideTables(run.conversion, scale) != NotInTable::kScale || !(scale > 0) ||
-        !std::isfinite(scale) || run.rules.granularity != ScaleGranularity::kModel) {
-      continue;
-    }
-    const float mantissa = scale / std::ldexp(1.0f, std::ilogb(scale));
-    if (std::ranges::find(options.mantissas, mantissa) == options.mantissas.end()) {
+    const float mantissa = MantissaOf(scale);
+    if (mantissa != 1 && OutsideTables(run.conversion, scale) == NotInTable::kScale &&
+        run.rules.granularity == ScaleGranularity::kModel &&
+        std::ranges::find(options.mantissas, mantissa) == options.mantissas.end()) {
       options.mantissas.push_back(mantissa);
     }
   }
@@ -247,7 +241,7 @@ StepQuestion ReplayRuns::Run::Prepare(const Step& step) {
   }
   if (!by_unit()) return QuestionOf(run_, static_cast<float>(run_.scaler.scale()));
   const bool layers = run_.rules.granularity == ScaleGranularity::kLayer;
-  std::vector<GradientSpread> spreads;
+  std::shared_ptr<const std::vector<GradientSpread>> spreads;
   if (run_.scaler.looks_ahead()) spreads = step.Spreads();
   StepQuestion question = QuestionOf(run_, 1);
   unit_of_tensor_.clear();
@@ -258,7 +252,7 @@ StepQuestion ReplayRuns::Run::Prepare(const Step& step) {
     if (added) units_.push_back(initial_);
     unit_of_tensor_.push_back(entry->second);
     LossScaler& scaler = units_[entry->second];
-    if (scaler.looks_ahead()) scaler.Prepare(spreads[t]);
+    if (scaler.looks_ahead()) scaler.Prepare((*spreads)[t]);
     question.tensor_scales.push_back(static_cast<float>(scaler.scale()));
   }
   scale_of_tensor_ = question.tensor_scales;
@@ -369,18 +363,19 @@ void ReplayRuns::Run::Count(Shared& shared, ReplayStep& record) {
   for (size_t t = 0; kept && t < answer_->size(); ++t) CountTensor(shared, t, record);
   if (run_.tensor_records == TensorRecords::kHarm) CountLosses(shared, record);
   const auto set_norms = [&](size_t group, auto& into) {
-    double squares = 0, converted = 0;
-    bool measured = run_.clipping.max_norm.has_value();
+    std::optional<double> squares = 0, converted;
+    if (run_.clipping.max_norm) converted = 0;
+    const auto add = [](std::optional<double> square, std::optional<double>& sum) {
+      sum = sum && square ? std::optional(*sum + *square) : std::nullopt;
+    };
     for (size_t t = 0; t < answer_->size(); ++t) {
       const bool taken = group == record.optimizers.size() || groups_[t] == group;
       if (!taken || step.gradients()[t].role != Role::kGrad) continue;
-      const TensorAnswer& answer = (*answer_)[t];
-      squares += step.tables().SquaredNorm(t);
-      measured = measured && answer.converted_squares.has_value();
-      converted += answer.converted_squares.value_or(0);
+      add(step.tables().SquaredNorm(t), squares);
+      add((*answer_)[t].converted_squares, converted);
     }
-    into.grad_norm = std::sqrt(squares);
-    if (measured) into.converted_norm = std::sqrt(converted);
+    if (squares) into.grad_norm = std::sqrt(*squares);
+    if (converted) into.converted_norm = std::sqrt(*converted);
   };
   set_norms(record.optimizers.size(), record);
   for (size_t g = 0; g < record.optimizers.size(); ++g) set_norms(g, record.optimizers[g]);

@@ -8,9 +8,11 @@
 #include <iterator>
 #include <limits>
 #include <utility>
+#include <variant>
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
+#include "src/base/first_magnitude.h"
 #include "src/base/parallel.h"
 #include "src/base/parallel_in_order.h"
 #include "src/trace/listed_names.h"
@@ -30,13 +32,9 @@ constexpr uint64_t kLooksPerAnswer = 400;
 
 // A scale as mantissa * 2^exponent, 1 <= mantissa < 2. The mantissa is 1 for what tables refuse.
 struct ScaleParts {
-  float mantissa = 1, power = 1;
+  float mantissa, power;
 
-  explicit ScaleParts(float scale) : power(scale) {
-    if (!(scale > 0) || !std::isfinite(scale)) return;
-    power = std::ldexp(1.0f, std::ilogb(scale));
-    mantissa = scale / power;
-  }
+  explicit ScaleParts(float scale) : mantissa(MantissaOf(scale)), power(scale / mantissa) {}
 };
 
 // What becomes of a gradient's largest magnitude, which nothing that is smaller exceeds.
@@ -72,17 +70,6 @@ std::optional<TensorStats> AskAt(float mantissa, const TensorTable& table,
       all_lost ? recorded.sum_of_squares : stats->underflow_sum_of_squares * square;
   stats->absmax = recorded.absmax;
   stats->sum_of_squares = recorded.sum_of_squares;
-  return stats;
-}
-
-TensorStats InputsOf(const TensorTable& table) {
-  TensorStats stats;
-  stats.elements = table.elements;
-  stats.zeros = table.zeros;
-  stats.nan = table.nan;
-  stats.inf = table.inf;
-  stats.absmax = table.absmax;
-  stats.sum_of_squares = table.sum_of_squares;
   return stats;
 }
 
@@ -146,6 +133,7 @@ struct Step::Answers {
   List<StepQuestion, StepAnswer> gradients;
   List<Conversion, StepAnswer> forward;
   List<ErrorQuestion, std::vector<double>> errors;
+  List<std::monostate, std::vector<GradientSpread>> spreads;
   std::map<float, std::shared_ptr<const PartTables>> by_mantissa;
   bool only_made_ready = false;  // while one thread has the step alone
 
@@ -228,7 +216,7 @@ RefusedSteps Step::RefusedBefore() const {
 std::vector<TensorStats> Step::Inputs() const {
   std::vector<TensorStats> inputs(tables_.gradients);
   for (const std::vector<TensorTable>& part : tables_.parts) {
-    for (size_t t = 0; t < inputs.size(); ++t) inputs[t].Merge(InputsOf(part[t]));
+    for (size_t t = 0; t < inputs.size(); ++t) inputs[t].Merge(part[t].Inputs());
   }
   return inputs;
 }
@@ -356,20 +344,14 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
 void Step::CountDetails(const StepQuestion& question, std::span<const uint8_t> told,
                         StepAnswer& answer) const {
   const DetailQuestion& detail = *question.detail;
-  const CodecSpec spec = MakeCodecSpec(question.conversion);
   const auto count = [&](const auto& passes) {
     std::vector<uint32_t> first(answer.size());
     for (size_t t = 0; t < first.size(); ++t) {
       const float scale = question.ScaleOf(t);
-      uint32_t low = 0, high = codec::kInfinityBits;
-      while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        const EncodeResult result = EncodeWith<Rounding::kNearestEven>(
-            spec, std::bit_cast<uint32_t>(std::bit_cast<float>(middle) * scale), 0);
-        const float scaled = std::bit_cast<float>(Decode(spec, result.code));
-        passes(scaled, scaled * (1.0f / scale)) ? high = middle : low = middle + 1;
-      }
-      first[t] = low;
+      first[t] = FirstMagnitudeWithin(0, codec::kInfinityBits, [&](uint32_t magnitude) {
+        const float scaled = Converted(question.conversion, std::bit_cast<float>(magnitude), scale);
+        return passes(scaled, scaled * (1.0f / scale));
+      });
     }
     return CountGradients(Values("it counts converted gradients by magnitude"),
                           options_.accumulation, first);
@@ -543,20 +525,22 @@ void Step::MeasureForward(const Conversion& conversion, std::span<const uint8_t>
   }
 }
 
-std::vector<GradientSpread> Step::Spreads() const {
-  const std::vector<double> sums =
-      SumGradients(Values("the policy looks at the spread of each gradient"));
-  Check();
-  const std::vector<TensorStats> inputs = Inputs();
-  std::vector<GradientSpread> spreads(sums.size());
-  for (size_t t = 0; t < sums.size(); ++t) {
-    const auto count = static_cast<double>(inputs[t].elements - inputs[t].nonfinite());
-    if (count == 0) continue;
-    const double mean = sums[t] / count;
-    const double variance = inputs[t].sum_of_squares / count - mean * mean;
-    spreads[t] = {inputs[t].absmax, std::sqrt(std::max(0.0, variance))};
-  }
-  return spreads;
+std::shared_ptr<const std::vector<GradientSpread>> Step::Spreads() const {
+  return answers_->Find(answers_->spreads, {}, [&] {
+    const std::vector<double> sums =
+        SumGradients(Values("the policy looks at the spread of each gradient"));
+    Check();
+    const std::vector<TensorStats> inputs = Inputs();
+    std::vector<GradientSpread> spreads(sums.size());
+    for (size_t t = 0; t < sums.size(); ++t) {
+      const auto count = static_cast<double>(inputs[t].elements - inputs[t].nonfinite());
+      if (count == 0) continue;
+      const double mean = sums[t] / count;
+      const double variance = inputs[t].sum_of_squares / count - mean * mean;
+      spreads[t] = {inputs[t].absmax, std::sqrt(std::max(0.0, variance))};
+    }
+    return spreads;
+  });
 }
 
 std::vector<std::vector<ScaledLoss>> Step::MeasureScaled(std::span<const NamedScaledFormat> formats,

@@ -385,8 +385,8 @@ double StepTables::SumOfSquares(size_t gradient) const {
   return squares;
 }
 
-double StepTables::SquaredNorm(size_t gradient) const {
-  if (!HasSums()) return std::numeric_limits<double>::quiet_NaN();
+std::optional<double> StepTables::SquaredNorm(size_t gradient) const {
+  if (!HasSums()) return std::nullopt;
   const TensorTable& table = sums.empty() ? parts.front()[gradient] : sums[gradient];
   if (table.nan > 0) return std::numeric_limits<double>::quiet_NaN();
   return table.inf > 0 ? std::numeric_limits<double>::infinity() : table.sum_of_squares;

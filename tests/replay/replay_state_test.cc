@@ -117,7 +117,7 @@ TEST_F(ReplayStateTest, TheSpreadIsThatOfTheRecordedValues) {
   dir_.Write("step-0.micro-1.safetensors", BuildSafetensors({FloatTensor("a.grad", {-1, 3, 5})}));
   const auto recorded = std::make_shared<const TraceStep>(Open().Load(0));
   const std::vector<GradientSpread> spreads =
-      Step(TabulateStep(*recorded, {}), recorded, {}).Spreads();
+      *Step(TabulateStep(*recorded, {}), recorded, {}).Spreads();
   ASSERT_EQ(spreads.size(), 1u);
   EXPECT_EQ(spreads[0].absmax, 5);
   // 0.5, 1.5, -1, 3, 5: mean 1.8

@@ -43,7 +43,7 @@ std::string AllFields(const ReplayResult& result) {
   out << std::hexfloat;
   for (const ReplayStep& step : result.steps) {
     out << step.step << ' ' << step.scale << ' ' << step.next_scale << ' ' << step.finite
-        << step.skipped << ' ' << step.grad_norm << ' ' << NameOf(step.cause) << ' '
+        << step.skipped << ' ' << step.grad_norm.value_or(-1) << ' ' << NameOf(step.cause) << ' '
         << step.cause_tensor << '\n';
     Print(step.gradients, out);
     Print(step.activations, out);
@@ -383,7 +383,7 @@ TEST_F(ReplayTest, QuantizesEachMicroStepAndSums) {
   }
   ReplayRun run = StaticRun(kCb16, kScale);
   const ReplayStep step = RunOne(run).steps[0];
-  EXPECT_DOUBLE_EQ(step.grad_norm, std::sqrt(SumOfSquares(sums)));
+  EXPECT_DOUBLE_EQ(*step.grad_norm, std::sqrt(SumOfSquares(sums)));
   EXPECT_EQ(step.converted_norm, std::nullopt);
   EXPECT_EQ(step.gradients.elements, 3 * sums.size());
   EXPECT_EQ(step.gradients.zeros, zeros);
@@ -407,7 +407,7 @@ TEST_F(ReplayTest, SumsMicroStepsAndQuantizesOnce) {
   };
   ReplayRun run = StaticRun(kCb16, kScale);
   const ReplayStep step = RunOne(run, options).steps[0];
-  EXPECT_DOUBLE_EQ(step.grad_norm, std::sqrt(SumOfSquares(sums)));
+  EXPECT_DOUBLE_EQ(*step.grad_norm, std::sqrt(SumOfSquares(sums)));
   EXPECT_EQ(step.gradients.elements, sums.size());
   EXPECT_DOUBLE_EQ(step.gradients.sum_of_squares, SumOfSquares(sums));
   run.clipping.max_norm = 1;
@@ -443,7 +443,7 @@ TEST_F(ReplayTest, BlamesAnInputThatIsNotFinite) {
   EXPECT_FALSE(step.finite);
   EXPECT_EQ(step.cause, Cause::kInput);
   EXPECT_EQ(step.cause_tensor, "b");
-  EXPECT_TRUE(std::isnan(step.grad_norm)) << step.grad_norm;
+  EXPECT_TRUE(std::isnan(*step.grad_norm)) << *step.grad_norm;
 }
 
 TEST_F(ReplayTest, BlamesTheTensorThatOverflowsFarthest) {
@@ -466,7 +466,7 @@ TEST_F(ReplayTest, AFloat32NormMayOverflowWithFiniteElements) {
   EXPECT_FALSE(step.finite);
   EXPECT_EQ(step.cause, Cause::kNorm);
   EXPECT_EQ(step.cause_tensor, "b");
-  EXPECT_TRUE(std::isfinite(step.grad_norm));
+  EXPECT_TRUE(std::isfinite(*step.grad_norm));
 }
 
 // A sum of squares below 2^128 - 2^103 still rounds to the largest float32.
@@ -487,7 +487,7 @@ TEST_F(ReplayTest, BlamesASumOverMicroStepsThatOverflows) {
     EXPECT_FALSE(step.finite);
     EXPECT_EQ(step.cause, Cause::kAccumulation);
     EXPECT_EQ(step.cause_tensor, "b");
-    EXPECT_FALSE(std::isfinite(step.grad_norm));
+    EXPECT_FALSE(std::isfinite(*step.grad_norm));
   }
 }
 

@@ -95,7 +95,7 @@ struct OptimizerStep {
   bool has_gradients = false;  // in this step; else it neither steps nor skips
   bool finite = true;          // its own gradients, by the policy's test
   bool skipped = false;
-  double grad_norm = 0;
+  std::optional<double> grad_norm;       // see ReplayStep
   std::optional<double> converted_norm;  // if clipping by norm
   std::optional<float> clip_coefficient;
 };
@@ -114,10 +114,12 @@ struct ReplayStep {
   double next_scale = 0;  // after the policy's update
   bool finite = true;     // by the policy's test
   bool skipped = false;   // no optimizer with gradients stepped
-  double grad_norm = 0;   // L2 norm of the parameter gradients as recorded; NaN: not known
   Cause cause = Cause::kNone;
-  std::string cause_tensor;                  // the tensor to blame; empty if none in particular
-  bool lower_scale_helps = true;             // false: not finite, and not at any lower scale either
+  std::string cause_tensor;       // the tensor to blame; empty if none in particular
+  bool lower_scale_helps = true;  // false: not finite, and not at any lower scale either
+  // L2 norm of the parameter gradients as recorded. Nothing if the sums over micro-steps are not
+  // known, as in a profile that was recorded with them.
+  std::optional<double> grad_norm;
   std::optional<double> converted_norm;      // the same after quantizing, if clipping by norm
   std::optional<float> clip_coefficient;     // the smallest, if clipping by norm and applied
   std::optional<uint64_t> clipped_elements;  // if clipping by value and applied ...

@@ -93,9 +93,9 @@ class Step {
   // What a conversion does to each tensor of the forward pass, by part; see StepTables::parts.
   std::shared_ptr<const StepAnswer> AskForward(const Conversion& conversion) const;
 
-  // The spread of each gradient; micro-steps count as one population. Throws UsageError as Ask
+  // The spread of each gradient; micro-steps count as one population. Kept, and throws, as Ask
   // does.
-  std::vector<GradientSpread> Spreads() const;
+  std::shared_ptr<const std::vector<GradientSpread>> Spreads() const;
 
   // What all its tensors lose in scaled formats; see MeasureScaledStep. Throws Error (exit code 3)
   // for a format that a profile does not hold.
