@@ -200,10 +200,14 @@ void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, std::vector<Rep
 void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>& jobs) {
   const CommonScales scales = CommonScalesOf(tuning.windows);
   if (!scales.empty()) return;
+  // What elements lose at powers of two, of which tables tell, at each step that has finite ones.
+  ReplayRun of_elements = prototype;
+  of_elements.rules = {};
   const double low = std::fmin(scales.low, std::ldexp(1.0, kHighestScaleExponent));
-  jobs.push_back({StaticRunAt(prototype, low), nullptr, &tuning.overflow_side});
+  jobs.push_back({StaticRunAt(of_elements, low), nullptr, &tuning.overflow_side});
   if (static_cast<float>(scales.high) <= 0) return;
-  jobs.push_back({StaticRunAt(prototype, scales.high), nullptr, &tuning.underflow_side});
+  const double high = std::ldexp(1.0, std::ilogb(scales.high));
+  jobs.push_back({StaticRunAt(of_elements, high), nullptr, &tuning.underflow_side});
 }
 
 // Keeps the parameter gradients that are guilty, the worst first.

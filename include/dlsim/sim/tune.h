@@ -90,7 +90,8 @@ struct FormatTuning : FormatAdvice {
   std::vector<ParameterChange> changes;     // of the current policy, if it is of the same stack
   std::vector<ReplayTensor> replayed;       // under the recommendation
   // What prevents a scale that is safe at all steps: what overflows at the lowest that loses
-  // nothing, what loses too much at the highest that does not overflow; the worst first.
+  // nothing, what loses too much at the highest power of two that does not overflow; the worst
+  // first.
   std::vector<ReplayTensor> overflow_side, underflow_side;
   std::vector<std::string> notes;
 };
