@@ -224,8 +224,8 @@ void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
   if (!suspects.empty()) NameConstants(step, suspects, before_step);
 }
 
-// In rounding toward +infinity no negative value overflows. Where the values are not at hand, a
-// magnitude of which all that overflows is made is taken for that of a mask.
+// In rounding toward +infinity no negative value overflows. A table of few values tells the signs,
+// too. Else a repeated magnitude of which all that overflows is made is taken for that of a mask.
 void ForwardTally::NameConstants(const Step& step, const std::set<size_t>& suspects,
                                  const std::map<std::string, ForwardTensor>& before_step) {
   Conversion up = conversion_;
@@ -234,7 +234,13 @@ void ForwardTally::NameConstants(const Step& step, const std::set<size_t>& suspe
   const std::shared_ptr<const StepAnswer> rounded_up =
       step.recorded() == nullptr ? nullptr : step.AskForward(up);
   for (const size_t t : suspects) {
-    if (rounded_up && (*rounded_up)[t].total.overflow > 0) continue;
+    const auto has_positive = [&](const std::vector<TensorTable>& part) {
+      const TensorTable& table = part[step.gradients().size() + t];
+      return std::ranges::find(table.values, table.absmax) != table.values.end();
+    };
+    const bool positive = rounded_up ? (*rounded_up)[t].total.overflow > 0
+                                     : std::ranges::any_of(step.tables().parts, has_positive);
+    if (positive) continue;
     const TensorInfo& info = step.forward()[t];
     ForwardTensor& tensor = Of(info.role).tensors.Of(info.name, t);
     const auto before = before_step.find(info.name);
