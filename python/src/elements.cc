@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
+#include "dlsim/table.h"
 #include "src/base/parallel.h"
 #include "src/measure/load_floats.h"
-#include "src/measure/measure_element.h"
 
 namespace dlsim::python {
 namespace {
@@ -129,23 +130,36 @@ void QuantizeElements(const ArrayConversion& how, Unscale unscale, const Element
   }
 }
 
+std::span<const float> FloatsOf(const Elements& values, float grad_scale,
+                                std::vector<float>& room) {
+  if (values.dtype == DType::kF32 && grad_scale == 1) {
+    return {reinterpret_cast<const float*>(values.data), values.count};
+  }
+  room.resize(values.count);
+  ParallelForBlocks(values.count, [&](size_t block, size_t length) {
+    ForChunksOf(block, length, [&](size_t begin, size_t count) {
+      LoadFloats(values.dtype, values.data + begin * DTypeSize(values.dtype), grad_scale,
+                 std::span(room).subspan(begin, count));
+    });
+  });
+  return room;
+}
+
 std::vector<TensorStats> MeasureElements(const Elements& values,
                                          std::span<const Measurement> questions) {
-  if (values.dtype == DType::kF32) {
-    return Measure({reinterpret_cast<const float*>(values.data), values.count}, questions);
+  std::vector<float> room;
+  const std::span<const float> floats = FloatsOf(values, 1, room);
+  const TensorTable table = Tabulate(floats);
+  std::vector<TensorStats> answers;
+  for (const Measurement& question : questions) {
+    TensorStats& answer = answers.emplace_back(Measure(floats, question));
+    answer.sum_of_squares = table.sum_of_squares;
+    const std::optional<TensorStats> told = Ask(table, question.conversion, question.scale);
+    if (!told) continue;
+    answer.error_sum_of_squares = told->error_sum_of_squares;
+    answer.underflow_sum_of_squares = told->underflow_sum_of_squares;
   }
-  // The order of Measure: chunks within blocks, blocks in index order.
-  const size_t blocks = (values.count + kBlockElements - 1) / kBlockElements;
-  std::vector<TensorStats> of_blocks(blocks * questions.size());
-  ForChunks(values, [&](size_t begin, std::span<const float> chunk) {
-    TensorStats* results = of_blocks.data() + begin / kBlockElements * questions.size();
-    for (size_t q = 0; q < questions.size(); ++q) {
-      results[q].Merge(MeasureChunk(chunk, begin, questions[q]));
-    }
-  });
-  std::vector<TensorStats> totals(questions.size());
-  for (size_t i = 0; i < of_blocks.size(); ++i) totals[i % questions.size()].Merge(of_blocks[i]);
-  return totals;
+  return answers;
 }
 
 }  // namespace dlsim::python

@@ -27,12 +27,17 @@ struct CodesOf {
   size_t bytes;  // of one code
 };
 
-// Each result is that of EncodeArray, DecodeArray or Measure for the elements as float32 (F64
+// Each result is that of EncodeArray or DecodeArray for the elements as float32 (F64
 // rounds to nearest even). Counts are equal, and codes are wide enough for the format.
 void EncodeElements(const ArrayConversion& how, const Elements& values,
                     const CodesOf<std::byte>& codes);
 void DecodeElements(const Format& format, const CodesOf<const std::byte>& codes,
                     std::span<float> values);
+
+// Returns the elements as float32, divided by `grad_scale`: where they are, or in `room`.
+std::span<const float> FloatsOf(const Elements& values, float grad_scale, std::vector<float>& room);
+
+// Each sum is the exact one, rounded once, where a table tells it; see docs/numerics.md.
 std::vector<TensorStats> MeasureElements(const Elements& values,
                                          std::span<const Measurement> questions);
 

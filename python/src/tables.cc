@@ -22,8 +22,6 @@
 #include "python/src/bindings.h"
 #include "python/src/elements.h"
 #include "python/src/recorded.h"
-#include "src/device/compute_device.h"
-#include "src/measure/load_floats.h"
 #include "src/table/tabulate.h"
 
 namespace nb = nanobind;
@@ -37,16 +35,10 @@ using Sums = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::c
 TensorTable TabulateArray(const Input& values, const std::string& element, double grad_scale) {
   const DType dtype = DTypeOfElement(element);
   if (values.itemsize() != DTypeSize(dtype)) throw BadElement("values", element);
-  const auto* const bytes = static_cast<const std::byte*>(values.data());
-  const size_t count = values.size();
+  const Elements elements = {static_cast<const std::byte*>(values.data()), values.size(), dtype};
   const nb::gil_scoped_release release;
-  const auto scale = static_cast<float>(grad_scale);
-  std::vector<float> floats(count);
-  for (size_t i = 0; i < count; i += kChunkElements) {
-    LoadFloats(dtype, bytes + i * DTypeSize(dtype), scale,
-               std::span(floats).subspan(i, std::min(kChunkElements, count - i)));
-  }
-  return Tabulate(floats);
+  std::vector<float> room;
+  return Tabulate(FloatsOf(elements, static_cast<float>(grad_scale), room));
 }
 
 // The members of BinadeSums, one after another.

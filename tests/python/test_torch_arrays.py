@@ -246,7 +246,7 @@ def test_bad_arguments_are_refused_in_one_line(name: str) -> None:
     assert torch.equal(BASE, before)
 
 
-@pytest.mark.parametrize("function", [dlsim.encode, dlsim.quantize, dlsim.measure, dlsim.decode])
+@pytest.mark.parametrize("function", [dlsim.encode, dlsim.quantize, dlsim.decode])
 def test_without_cuda_a_cuda_tensor_is_refused_by_name(function: Any) -> None:
     place = "codes" if function is dlsim.decode else "values"
     expected = (

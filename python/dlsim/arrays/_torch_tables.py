@@ -47,7 +47,13 @@ def tabulate_on_device(
 def unscaled(tensor: torch.Tensor, grad_scale: float) -> torch.Tensor:
     """Returns the float32 values of a tensor without the loss scale that they carry."""
     values = tensor.float()
-    return values if grad_scale == 1 else values * float(np.float32(1) / np.float32(grad_scale))
+    return values if grad_scale == 1 else times(values, np.float32(1) / np.float32(grad_scale))
+
+
+def times(values: torch.Tensor, factor: float | np.float32) -> torch.Tensor:
+    """Returns float32 values times a float32 factor."""
+    product: torch.Tensor = values.mul(float(factor))
+    return product
 
 
 def tabulate_torch(tensor: torch.Tensor, grad_scale: float = 1.0) -> _core.TensorTable:
@@ -55,7 +61,8 @@ def tabulate_torch(tensor: torch.Tensor, grad_scale: float = 1.0) -> _core.Tenso
     values = unscaled(tensor.detach(), grad_scale).reshape(-1)
     if values.numel() <= _FEW:
         return _core.tabulate_array(values.cpu().numpy(), "float32")
-    tables = [_table_of(chunk) for chunk in values.split(_CHUNK)]
+    begins = range(0, values.numel(), _CHUNK)
+    tables = [_table_of(values[begin : begin + _CHUNK]) for begin in begins]
     for piece in tables[1:]:
         tables[0].add(piece)
     return tables[0]

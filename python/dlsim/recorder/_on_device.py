@@ -55,7 +55,7 @@ def named_arrays(
 def _tables(
     tensors: Mapping[str, Any], scale: float, metadata: Mapping[str, str], mantissas: list[float]
 ) -> dict[str, Any]:
-    from ..arrays._torch_tables import channels_of, tabulate_on_device, unscaled
+    from ..arrays._torch_tables import channels_of, tabulate_on_device, times, unscaled
 
     gradients = [name for name in tensors if role_of(name) in ("grad", "act_grad")]
     others = [name for name in tensors if role_of(name) in ("act", "value")]  # carry no scale
@@ -69,7 +69,7 @@ def _tables(
         axis = 0 if role_of(name) == "grad" else axes.get(name, default_axis(values.dim()))
         tables[name][0].set_channels(channels_of(values, axis))
         for mantissa in mantissas:
-            tables[name] += tabulate_on_device([values * mantissa], 1.0)
+            tables[name] += tabulate_on_device([times(values, mantissa)], 1.0)
     return {
         name: (name_of_dtype(one.dtype), tuple(one.shape), tables[name])
         for name, one in tensors.items()
