@@ -186,7 +186,7 @@ assert verdicts["recommended.mean_loss"]["fp16"] == 0
 assert verdicts["recommended.mean_loss"]["fp8-e4m3"] < verdicts.mean_loss_at_scale_1["fp8-e4m3"] / 7
 
 # %% [markdown]
-# In fp16 scales from 2^-9 to 2^16 are safe at all steps. In fp8-e4m3 those from 2^6 to 2^9 are,
+# In fp16 scales from 2^-8 to 2^16 are safe at all steps. In fp8-e4m3 those from 2^6 to 2^9 are,
 # and at scale 1 the loss is more than seven times as large. These tensors lose most there:
 
 # %%

@@ -209,13 +209,13 @@ with tempfile.TemporaryDirectory() as folder:
     of_trace = dlsim.replay(LM, **settings).to_frame("tensors")
     of_profile = dlsim.replay(path, **settings).to_frame("tensors")
     of_counts = dlsim.exponents(path)
+    table = profile.step(299).table(bias, part=0)
 
 counters = ["name", "format", "underflow", "subnormal", "overflow", "zeros", "absmax"]
 assert of_trace[counters].equals(of_profile[counters])
 for name, tensor in counted.tensors.items():
     assert (of_counts.tensors[name].counts == tensor.counts).all()
 
-table = profile.step(299).table(bias, part=0)
 values = step.recordings[0].tensors[bias]
 below = table.counts[table.exponents < -25].sum()
 print(f"{bias}, micro-step 0: {below} of {table.elements} magnitudes below 2^-25")

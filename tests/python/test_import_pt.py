@@ -68,11 +68,13 @@ def test_replays_like_the_same_data_recorded_natively(tmp_path: Path, output: st
         write_step(tmp_path / "native", step, tensors)
         save(tmp_path / "in" / f"{step}.pth", {k: torch.from_numpy(v) for k, v in tensors.items()})
     import_pt(tmp_path / "in", tmp_path / output)
-    native = tmp_path / "native"
+    native, policies = tmp_path / "native", ["torch", "cerebras"]
     if output.endswith(".profile"):
-        native = tmp_path / "native.profile"
+        native, policies = tmp_path / "native.profile", ["torch", "cerebras-2.10"]
         assert run_dlsim("profile", tmp_path / "native", "-o", native).returncode == 0
-    options = ("--format", "fp16", "--format", "cb16", "--policy", "torch", "--policy", "cerebras")
+    options = ["--format", "fp16", "--format", "cb16"]
+    for policy in policies:
+        options += ["--policy", policy]
     assert replayed(tmp_path / output, *options) == replayed(native, *options)
 
 

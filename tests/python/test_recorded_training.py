@@ -25,7 +25,8 @@ class Live:
     scale: float
     next_scale: float
     skipped: bool
-    norm: float  # of the unscaled gradients in half precision
+    norm: float  # of the unscaled gradients that are recorded
+    half_norm: float  # of those in half precision
     underflow: int
 
 
@@ -46,6 +47,10 @@ def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     at = torch.randint(0, len(data) - CONTEXT - 1, (32,), generator=generator)
     windows = torch.stack([data[i : i + CONTEXT + 1] for i in at])
     return windows[:, :-1], windows[:, -1]
+
+
+def norm_of(model: nn.Module) -> float:
+    return sum(float(p.grad.double().square().sum()) for p in model.parameters()) ** 0.5
 
 
 def to_half(model: nn.Module) -> int:
@@ -74,19 +79,19 @@ def train(path: Path, policy: str, settings: dict[str, str], *, record_half: boo
             (loss * scale).backward()
             if record_half:
                 lost = to_half(model)
-                rec.step(loss=loss, scale=scale)
-            else:
-                rec.step(loss=loss, scale=scale)
+            rec.step(loss=loss, scale=scale)
+            norm = norm_of(model) / scale
+            if not record_half:
                 lost = to_half(model)
             finite = all(bool(p.grad.isfinite().all()) for p in model.parameters())
             reciprocal = torch.tensor(1.0) / torch.tensor(scale)
             for parameter in model.parameters():
                 parameter.grad *= reciprocal
-            squares = sum(float(p.grad.double().square().sum()) for p in model.parameters())
+            half_norm = norm_of(model)
             skipped = scaler.next(not finite)["skip"]
             if not skipped:
                 optimizer.step()
-            live.append(Live(scale, scaler.scale, skipped, squares**0.5, lost))
+            live.append(Live(scale, scaler.scale, skipped, norm, half_norm, lost))
             losses.append(float(loss))
     assert rec.report().steps == STEPS and rec.errors == 0
     return live, losses
@@ -94,6 +99,8 @@ def train(path: Path, policy: str, settings: dict[str, str], *, record_half: boo
 
 def replayed(path: Path, policy: str, settings: dict[str, str]) -> list[dict]:
     options = [f"--set={key}={value}" for key, value in settings.items()]
+    if not path.suffix:  # clipping looks at the values, and at the norm of what is converted
+        options.append("--max-gradient-norm=1e30")
     done = subprocess.run(
         [
             *(*DLSIM, "replay", path, "--format=fp16", f"--policy={policy}"),
@@ -117,6 +124,8 @@ def expect_same(steps: list[dict], live: list[Live], relative: float) -> None:
         if seen.skipped:
             continue
         assert step["grad_norm"] == pytest.approx(seen.norm, rel=relative)
+        if "converted_grad_norm" in step:
+            assert step["converted_grad_norm"] == pytest.approx(seen.half_norm, rel=relative)
 
 
 POWERS_OF_TWO = [

@@ -98,4 +98,4 @@ def test_channels_are_counted_along_them(tmp_path: Path, name: str) -> None:
     (run,) = dlsim.replay(tmp_path / name, formats=["fp16"], policies=["torch"]).data["runs"]
     channels = {one["name"]: one.get("channels") for one in run["tensors"]}
     assert channels["filter.act_grad"] == channels["norm.act_grad"] == 5
-    assert channels["head.act_grad"] == 2 and channels["relu.act_grad"] is None
+    assert channels["head.act_grad"] == 2 and channels["relu.act_grad"] == 1  # not known

@@ -352,7 +352,7 @@ def test_recipes_of_torchao_are_these_formats() -> None:
 
 def test_a_profile_answers_for_the_formats_that_it_was_made_for(tmp_path: Path) -> None:
     profile = tmp_path / "run.profile"
-    dlsim.profile(TRACES / "cnn-digits", output=profile, formats=["mxfp8"], quiet=True)
+    dlsim.profile(TRACES / "cnn-digits", output=profile, scaled_formats=["mxfp8"], quiet=True)
     result = dlsim.replay(profile, formats=["mxfp8"], quiet=True)
     expected = dlsim.replay(TRACES / "cnn-digits", formats=["mxfp8"], quiet=True)
     assert result.data["verdict"] == expected.data["verdict"]

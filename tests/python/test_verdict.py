@@ -154,4 +154,4 @@ def test_a_verdict_as_dictionaries_can_be_written_as_json() -> None:
     assert verdict is not None
     found = json.loads(json.dumps(verdict.to_dict()))
     assert found["lines"] == list(verdict.lines)
-    assert found["formats"][0]["window"] == [2.0**-9, 2.0**16]
+    assert found["formats"][0]["window"] == [2.0**-8, 2.0**16]
