@@ -234,15 +234,15 @@ void ForwardTally::NameConstants(const Step& step, const std::set<size_t>& suspe
   const std::shared_ptr<const StepAnswer> rounded_up =
       step.recorded() == nullptr ? nullptr : step.AskForward(up);
   for (const size_t t : suspects) {
+    const TensorInfo& info = step.forward()[t];
+    ForwardTensor& tensor = Of(info.role).tensors.Of(info.name, t);
     const auto has_positive = [&](const std::vector<TensorTable>& part) {
-      const TensorTable& table = part[step.gradients().size() + t];
-      return std::ranges::find(table.values, table.absmax) != table.values.end();
+      const std::vector<float>& values = part[step.gradients().size() + t].values;
+      return std::ranges::find(values, tensor.overflow_absmax) != values.end();
     };
     const bool positive = rounded_up ? (*rounded_up)[t].total.overflow > 0
                                      : std::ranges::any_of(step.tables().parts, has_positive);
     if (positive) continue;
-    const TensorInfo& info = step.forward()[t];
-    ForwardTensor& tensor = Of(info.role).tensors.Of(info.name, t);
     const auto before = before_step.find(info.name);
     if (before == before_step.end()) {
       tensor.constant = true;

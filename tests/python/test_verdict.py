@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import dlsim
 from dlsim.results import PathInWindows, StepWindow, TensorAtRisk
@@ -155,3 +157,21 @@ def test_a_verdict_as_dictionaries_can_be_written_as_json() -> None:
     found = json.loads(json.dumps(verdict.to_dict()))
     assert found["lines"] == list(verdict.lines)
     assert found["formats"][0]["window"] == [2.0**-8, 2.0**16]
+
+
+def test_a_mask_in_one_micro_step_is_one_in_a_profile(tmp_path: Path) -> None:
+    trace, profile = tmp_path / "trace", tmp_path / "a.profile"
+    trace.mkdir()
+    masked = np.where(np.arange(64) % 3 == 0, -1e9, 1)
+    for micro, output in enumerate((masked, np.linspace(-1, 3, 64))):
+        tensors = {"w.grad": np.linspace(-0.01, 0.01, 64), "(root)/add.act": output}
+        save_file(
+            {name: values.astype(np.float32) for name, values in tensors.items()},
+            trace / f"step-000000.micro-{micro}.safetensors",
+        )
+    dlsim.profile(trace, profile, quiet=True)
+    of_trace, of_profile = (
+        dlsim.replay(path, formats="fp16", quiet=True).verdict for path in (trace, profile)
+    )
+    assert of_profile.lines == of_trace.lines
+    assert of_profile["fp16"].serves and "The constant of a mask" in of_profile.lines[1]
