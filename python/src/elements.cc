@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "dlsim/table.h"
 #include "src/base/parallel.h"
@@ -150,14 +149,13 @@ std::vector<TensorStats> MeasureElements(const Elements& values,
   std::vector<float> room;
   const std::span<const float> floats = FloatsOf(values, 1, room);
   const TensorTable table = Tabulate(floats);
-  std::vector<TensorStats> answers;
-  for (const Measurement& question : questions) {
-    TensorStats& answer = answers.emplace_back(Measure(floats, question));
-    answer.sum_of_squares = table.sum_of_squares;
-    const std::optional<TensorStats> told = Ask(table, question.conversion, question.scale);
+  std::vector<TensorStats> answers = Measure(floats, questions);
+  for (size_t q = 0; q < questions.size(); ++q) {
+    answers[q].sum_of_squares = table.sum_of_squares;
+    const auto told = Ask(table, questions[q].conversion, questions[q].scale);
     if (!told) continue;
-    answer.error_sum_of_squares = told->error_sum_of_squares;
-    answer.underflow_sum_of_squares = told->underflow_sum_of_squares;
+    answers[q].error_sum_of_squares = told->error_sum_of_squares;
+    answers[q].underflow_sum_of_squares = told->underflow_sum_of_squares;
   }
   return answers;
 }
