@@ -38,10 +38,8 @@ struct ScaleParts {
 };
 
 // What becomes of a gradient's largest magnitude, which nothing that is smaller exceeds.
-float Converted(const Conversion& conversion, float magnitude, float scale) {
-  const CodecSpec spec = MakeCodecSpec(conversion);
-  const EncodeResult result =
-      Encode(spec, conversion.rounding, std::bit_cast<uint32_t>(magnitude * scale));
+float Converted(const CodecSpec& spec, Rounding rounding, float magnitude, float scale) {
+  const EncodeResult result = Encode(spec, rounding, std::bit_cast<uint32_t>(magnitude * scale));
   return std::bit_cast<float>(Decode(spec, result.code));
 }
 
@@ -300,6 +298,8 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
   const float scale = question.ScaleOf(t);
   const ScaleParts of_scale(scale);
   if (of_scale.mantissa != 1 && at == nullptr) return WhyNot(NotInTable::kScale);
+  const CodecSpec spec = MakeCodecSpec(question.conversion);
+  const Rounding rounding = question.conversion.rounding;
   double largest = 0, largest_scaled = 0;
   for (size_t part = 0; part < parts; ++part) {
     const TensorTable& table = tables_.parts[part][t];
@@ -310,7 +310,7 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
     if (!stats) return WhyNot(NotInTable::kEnds);
     answer.total.Merge(*stats);
     if (parts > 1) answer.parts.push_back(*stats);
-    const double of_part = std::fabs(Converted(question.conversion, table.absmax, scale));
+    const double of_part = std::fabs(Converted(spec, rounding, table.absmax, scale));
     largest_scaled += of_part;
     largest += of_part / double{scale};
   }
@@ -326,7 +326,7 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
     answer.unscaled_finite = finite && std::isfinite(1.0f / scale);
     return question.detail ? "the policy or clipping looks at sums over micro-steps" : nullptr;
   }
-  const float converted = Converted(question.conversion, answer.total.absmax, scale);
+  const float converted = Converted(spec, rounding, answer.total.absmax, scale);
   const float unscaled = converted * (1.0f / scale);
   answer.unscaled_finite = finite && std::isfinite(unscaled) && std::isfinite(1.0f / scale);
   answer.scaled_sum_finite = finite;
@@ -344,12 +344,14 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
 void Step::CountDetails(const StepQuestion& question, std::span<const uint8_t> told,
                         StepAnswer& answer) const {
   const DetailQuestion& detail = *question.detail;
+  const CodecSpec spec = MakeCodecSpec(question.conversion);
+  const Rounding rounding = question.conversion.rounding;
   const auto count = [&](const auto& passes) {
     std::vector<uint32_t> first(answer.size());
     for (size_t t = 0; t < first.size(); ++t) {
       const float scale = question.ScaleOf(t);
       first[t] = FirstMagnitudeWithin(0, codec::kInfinityBits, [&](uint32_t magnitude) {
-        const float scaled = Converted(question.conversion, std::bit_cast<float>(magnitude), scale);
+        const float scaled = Converted(spec, rounding, std::bit_cast<float>(magnitude), scale);
         return passes(scaled, scaled * (1.0f / scale));
       });
     }
