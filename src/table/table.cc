@@ -274,7 +274,12 @@ struct Tabulator::State {
 
   // Moves what the sums hold to the table.
   void Move() {
-    moved.Add(TableOf(sums));
+    TensorTable piece = TableOf(sums);
+    if (moved.elements == 0) {
+      moved = std::move(piece);
+    } else {
+      moved.Add(piece);
+    }
     in_sums = 0;
   }
 };
@@ -304,10 +309,6 @@ TensorTable Tabulator::Take() {
   State& state = *state_;
   const uint64_t elements = std::exchange(state.elements, 0);
   if (elements > TensorTable::kMostValues) {
-    if (state.moved.elements == 0) {
-      state.in_sums = 0;
-      return TableOf(state.sums);
-    }
     state.Move();
     return std::exchange(state.moved, {});
   }
