@@ -6,7 +6,7 @@
 // but `powers` follow from, for each H, the number of values and their sum of L, and from sums of
 // L^2. So a block keeps a bucket for each H of the binades in a window, in its shared memory: a
 // value costs one addition to a bucket and one to a sum of squares. The window is where most values
-// of a sample are; what falls next to goes to the table in global memory value by value. All sums
+// of a sample are; what falls outside goes to the table in global memory value by value. All sums
 // are of integers, so that their order does not matter.
 #pragma once
 
@@ -71,9 +71,9 @@ inline constexpr uint32_t kTailBuckets = kBuckets >> Binade::kFewestTailBits;
 // since additions to the same word take turns.
 inline constexpr uint32_t kLanes = 32, kSquares = kLanes + kTailBuckets;
 
-// Values next to the window that wait until all threads can work on them, and how many of a tile
+// Values outside of the window that wait until all threads can work on them, and how many of a tile
 // call for another window.
-inline constexpr uint32_t kMostWaiting = 1024, kTooManyBeside = kTabulateTile / 8;
+inline constexpr uint32_t kMostWaiting = 1024, kTooManyOutside = kTabulateTile / 8;
 
 struct TabulateJob {
   const Piece* pieces = nullptr;  // of at most kBlockElements; those of a table follow each other
@@ -237,7 +237,7 @@ class BlockSums {
     }
   }
 
-  // How many values fell next to the window since the last reset.
+  // How many values fell outside of the window since the last reset.
   DLSIM_HOST_DEVICE uint32_t outside() const { return control_->outside; }
 
   DLSIM_HOST_DEVICE void AddWaiting(uint32_t thread, uint64_t* table) const {
@@ -245,7 +245,7 @@ class BlockSums {
     for (uint32_t i = thread; i < count; i += kTabulateThreads) AddOne(waiting_[i], table);
   }
 
-  DLSIM_HOST_DEVICE void ResetBeside(uint32_t thread) const {
+  DLSIM_HOST_DEVICE void ResetOutside(uint32_t thread) const {
     if (thread == 0) control_->outside = 0;
   }
 
@@ -428,8 +428,8 @@ DLSIM_HOST_DEVICE inline void TabulateBlock(const TabulateJob& job, uint32_t blo
       threads([](uint32_t, OfThread&) {});  // all have read it
       if (outside == 0) continue;
       threads([&](uint32_t thread, OfThread&) { sums.AddWaiting(thread, table); });
-      threads([&](uint32_t thread, OfThread&) { sums.ResetBeside(thread); });
-      if (outside > kTooManyBeside) flush();
+      threads([&](uint32_t thread, OfThread&) { sums.ResetOutside(thread); });
+      if (outside > kTooManyOutside) flush();
     }
   }
   if (table != nullptr) finish_table();

@@ -212,7 +212,7 @@ TEST(TabulateBody, EveryBucketAndBoundary) {
   tensors.ExpectAsDefined({});
 }
 
-// Values next to the window: some, more than wait, and so many that the window moves.
+// Values outside of the window: some, more than wait, and so many that the window moves.
 TEST(TabulateBody, WideAndChangingTensors) {
   Tensors tensors;
   tensors.Add(Normal(100000, 1e-30f, 60));
