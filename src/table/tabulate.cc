@@ -51,7 +51,7 @@ using V64 = hn::Vec<D64>;
 using M = hn::Mask<D>;
 
 // Values that are sorted by binade at a time, and room for a whole vector behind them.
-constexpr size_t kChunk = 8192, kSlack = 64;
+constexpr size_t kChunk = 16384, kSlack = 64;
 
 // Binades that are told apart in one pass.
 constexpr int kTogether = 3;
@@ -59,28 +59,36 @@ constexpr int kTogether = 3;
 // The lowest magnitude whose binade has two more of normal values below it.
 constexpr int32_t kLeastTop = kTogether << 23;
 
-// After so many passes what is left is sorted value by value: it lies in very many binades.
-constexpr int kMostPasses = 4;
+// A pass that takes less than one value in so many is the last: what is left lies in very many
+// binades, and is sorted value by value.
+constexpr size_t kFewestTaken = 4;
 
-// Vectors whose lanes can be added in 32 bits; of these the count takes the upper 8 next to a sum
-// of values below 2^16.
-constexpr size_t kVectorsInLanes = 255;
-constexpr int kCountShift = 24;
+// Vectors of bytes in which each lane is counted in a byte, and squares of 12 bits in 32 bits.
+constexpr size_t kVectorsInLanes = 127;
 
-HWY_INLINE uint64_t SumOf32(V lanes) {
-  const D64 d64;
-  const V64 pairs = hn::BitCast(d64, lanes);
-  const V64 even = hn::And(pairs, hn::Set(d64, 0xFFFFFFFF));
-  return hn::GetLane(hn::SumOfLanes(d64, hn::Add(even, hn::ShiftRight<32>(pairs))));
-}
+using DB = hn::Repartition<uint8_t, D>;
+using DW = hn::Repartition<uint16_t, D>;
+using VB = hn::Vec<DB>;
+using VW = hn::Vec<DW>;
+using MB = hn::Mask<DB>;
+
+// Significands in a vector of bytes.
+HWY_INLINE size_t BytesAtOnce() { return hn::Lanes(DB()); }
 
 // Adds one where the mask is set.
-HWY_INLINE V CountIn(M mask, V counts) {
+HWY_INLINE VB CountIn(MB mask, VB counts) {
 #if HWY_TARGET <= HWY_AVX3
-  return hn::IfThenElse(mask, hn::Add(counts, hn::Set(D(), 1)), counts);
+  return hn::IfThenElse(mask, hn::Add(counts, hn::Set(DB(), 1)), counts);
 #else
-  return hn::Sub(counts, hn::VecFromMask(D(), mask));
+  return hn::Sub(counts, hn::VecFromMask(DB(), mask));
 #endif
+}
+
+HWY_INLINE uint64_t SumOf(V64 lanes) { return hn::GetLane(hn::SumOfLanes(D64(), lanes)); }
+HWY_INLINE uint64_t SumOf(VB counts) { return SumOf(hn::SumsOf8(counts)); }
+HWY_INLINE uint64_t SumOf32(V lanes) {
+  const V64 pairs = hn::BitCast(D64(), lanes);
+  return SumOf(hn::Add(hn::And(pairs, hn::Set(D64(), 0xFFFFFFFF)), hn::ShiftRight<32>(pairs)));
 }
 
 // Stores the lanes that the mask has, and returns how many; writes a whole vector.
@@ -98,93 +106,167 @@ HWY_INLINE size_t Keep(M mask, V values, int32_t* to) {
 #endif
 }
 
-HWY_INLINE V AddIn(M mask, V sums, V values) {
-#if HWY_TARGET <= HWY_AVX3
-  return hn::IfThenElse(mask, hn::Add(sums, values), sums);
-#else
-  return hn::Add(sums, hn::IfThenElseZero(mask, values));
-#endif
-}
+// The bytes of significands of one binade, apart and in an order of their own; zeros follow, which
+// count as nothing.
+struct Planes {
+  static constexpr size_t kRoom = kVectorsInLanes * 64;
+  alignas(64) uint8_t low[kRoom], middle[kRoom], high[kRoom];
+  uint16_t tails[kRoom + 2];
+  size_t size = 0;  // whole vectors
 
-// Adds significands of one binade; zeros follow them up to a whole vector, and count as nothing.
-HWY_NOINLINE void AddSignificands(const int32_t* from, size_t count, BinadeSums& sums) {
-  const D d;
-  const hn::RebindToUnsigned<D> du;
-  const size_t lanes = hn::Lanes(d);
-  constexpr size_t kTailRoom = kVectorsInLanes * 16 + kSlack;
-  alignas(64) int32_t tail[kTailRoom];
-  sums.count += count;
-  for (size_t begin = 0; begin < count; begin += kVectorsInLanes * lanes) {
-    const size_t end = std::min(count, begin + kVectorsInLanes * lanes);
-    const V zero = hn::Zero(d);
-    V powers = zero, significands = zero, squares = zero;
-    V up2 = zero, up3 = zero, up4 = zero, up5 = zero, up6 = zero;
-    // Of the lower bits counts lie above the sums.
-    V both12 = zero, both13 = zero, both14 = zero, both15 = zero, both16 = zero;
-    V set17 = zero, set18 = zero, set19 = zero, set20 = zero, set21 = zero, set22 = zero;
-    V below17 = zero, below18 = zero, below19 = zero, below20 = zero, below21 = zero,
-      below22 = zero;
-    size_t tail_count = 0;
-    for (size_t i = begin; i < end; i += lanes) {
-      const V m = hn::Load(d, from + i);
+  // Takes the bytes of `count` significands, and of zeros behind them up to a whole vector of
+  // bytes. Adds the squares of their lowest 12 bits to `low_squares`.
+  HWY_NOINLINE void Take(const int32_t* from, size_t count, uint64_t& low_squares) {
+    const D d;
+    const DB db;
+    const DW dw;
+    const hn::RebindToSigned<DW> di16;
+    const size_t lanes = hn::Lanes(d);
+    const VW even = hn::Set(dw, 0xFF), bits12 = hn::Set(dw, (1 << BinadeSums::kFirstBit) - 1);
+    V sums0 = hn::Zero(d), sums1 = sums0, sums2 = sums0, sums3 = sums0;
+    for (size = 0; size < count; size += BytesAtOnce()) {
+      const V m0 = hn::Load(d, from + size), m1 = hn::Load(d, from + size + lanes),
+              m2 = hn::Load(d, from + size + 2 * lanes), m3 = hn::Load(d, from + size + 3 * lanes);
+      const VW lower0 = Lower(m0, m1), lower1 = Lower(m2, m3);
+      const VW upper0 = Upper(m0, m1), upper1 = Upper(m2, m3);
+      const VW lows = hn::Or(hn::And(lower0, even), hn::ShiftLeft<8>(lower1));
+      const VW middles = hn::Or(hn::ShiftRight<8>(lower0), hn::AndNot(even, lower1));
+      const VW highs = hn::Or(upper0, hn::ShiftLeft<8>(upper1));
+      hn::Store(hn::BitCast(db, lows), db, low + size);
+      hn::Store(hn::BitCast(db, middles), db, middle + size);
+      hn::Store(hn::BitCast(db, highs), db, high + size);
+      const auto rest0 = hn::BitCast(di16, hn::And(lower0, bits12));
+      const auto rest1 = hn::BitCast(di16, hn::And(lower1, bits12));
+      sums0 = hn::ReorderWidenMulAccumulate(d, rest0, rest0, sums0, sums1);
+      sums2 = hn::ReorderWidenMulAccumulate(d, rest1, rest1, sums2, sums3);
+    }
+    low_squares += SumOf32(sums0) + SumOf32(sums1) + SumOf32(sums2) + SumOf32(sums3);
+  }
+
+  // Adds bit n, and the bits below it of the significands in which it is set.
+  template <int n>
+  HWY_NOINLINE void AddBit(BinadeSums& sums) const {
+    static_assert(n >= 8 && n < 24);
+    const DB db;
+    const VB bit = hn::Set(db, 1 << n % 8), below = hn::Set(db, (1 << n % 8) - 1);
+    VB set = hn::Zero(db);
+    V64 lows = hn::Zero(D64()), middles = lows, highs = lows;
+    for (size_t i = 0; i < size; i += BytesAtOnce()) {
+      const VB in_middle = hn::Load(db, middle + i);
+      MB has;
+      if constexpr (n < 16) {
+        has = hn::TestBit(in_middle, bit);
+        middles = hn::Add(middles, SumIn(has, hn::And(in_middle, below)));
+      } else {
+        const VB in_high = hn::Load(db, high + i);
+        has = hn::TestBit(in_high, bit);
+        middles = hn::Add(middles, SumIn(has, in_middle));
+        if constexpr (n > 16) highs = hn::Add(highs, SumIn(has, hn::And(in_high, below)));
+      }
+      lows = hn::Add(lows, SumIn(has, hn::Load(db, low + i)));
+      set = CountIn(has, set);
+    }
+    constexpr size_t i = n - BinadeSums::kFirstBit;
+    sums.set[i] += SumOf(set);
+    sums.below[i] +=
+        SumOf(hn::Add(hn::Add(lows, hn::ShiftLeft<8>(middles)), hn::ShiftLeft<16>(highs)));
+  }
+
+  // Adds the significands themselves, and of those that round up what up to 6 bits tell.
+  HWY_NOINLINE void AddWhole(BinadeSums& sums) const {
+    const DB db;
+    const VB zero = hn::Zero(db), leading = hn::Set(db, 0x80);
+    V64 lows = hn::Zero(D64()), middles = lows, highs = lows;
+    VB powers = zero, up2 = zero, up3 = zero, up4 = zero, up5 = zero, up6 = zero;
+    for (size_t i = 0; i < size; i += BytesAtOnce()) {
+      const VB in_low = hn::Load(db, low + i), in_middle = hn::Load(db, middle + i),
+               in_high = hn::Load(db, high + i);
+      lows = hn::Add(lows, hn::SumsOf8(in_low));
+      middles = hn::Add(middles, hn::SumsOf8(in_middle));
+      highs = hn::Add(highs, hn::SumsOf8(in_high));
+      const VB mantissa = hn::Or(hn::Or(in_low, in_middle), hn::Xor(in_high, leading));
+      powers = CountIn(hn::Eq(mantissa, zero), powers);
       const auto at_least = [&](int bits) HWY_ATTR {
-        return hn::Gt(m, hn::Set(d, (1 << 24) - (1 << (23 - bits)) - 1));
+        const VB ones = hn::Set(db, static_cast<uint8_t>(256 - (128 >> bits)));
+        return hn::Eq(hn::And(in_high, ones), ones);
       };
-      const auto add_bit = [&](int n, V& set, V& below) HWY_ATTR {
-        const M has = hn::TestBit(m, hn::Set(d, 1 << n));
-        set = CountIn(has, set);
-        below = AddIn(has, below, hn::And(m, hn::Set(d, (1 << n) - 1)));
-      };
-      const auto add_low_bit = [&](int n, V& both) HWY_ATTR {
-        const M has = hn::TestBit(m, hn::Set(d, 1 << n));
-        const V below = hn::And(m, hn::Set(d, (1 << n) - 1));
-        both = AddIn(has, both, hn::Or(below, hn::Set(d, 1 << kCountShift)));
-      };
-      significands = hn::Add(significands, m);
-      powers = CountIn(hn::Eq(m, hn::Set(d, 1 << 23)), powers);
-      const V low = hn::And(m, hn::Set(d, (1 << BinadeSums::kFirstBit) - 1));
-      squares = hn::Add(squares, hn::Mul(low, low));
-      add_low_bit(12, both12);
-      add_low_bit(13, both13);
-      add_low_bit(14, both14);
-      add_low_bit(15, both15);
-      add_low_bit(16, both16);
-      add_bit(17, set17, below17);
-      add_bit(18, set18, below18);
-      add_bit(19, set19, below19);
-      add_bit(20, set20, below20);
-      add_bit(21, set21, below21);
-      add_bit(22, set22, below22);
       up2 = CountIn(at_least(2), up2);
       up3 = CountIn(at_least(3), up3);
       up4 = CountIn(at_least(4), up4);
       up5 = CountIn(at_least(5), up5);
       up6 = CountIn(at_least(6), up6);
-      const M in_tail = at_least(Binade::kFewestTailBits);
-      if (!hn::AllFalse(d, in_tail)) {
-        tail_count += Keep(in_tail, m, tail + tail_count);
-      }
     }
-    sums.powers += SumOf32(powers);
-    sums.significands += SumOf32(significands);
-    sums.low_squares += SumOf32(squares);
-    const V both[] = {both12, both13, both14, both15, both16};
-    const V set[] = {set17, set18, set19, set20, set21, set22};
-    const V below[] = {below17, below18, below19, below20, below21, below22};
-    for (size_t i = 0; i < 5; ++i) {
-      sums.set[i] += SumOf32(hn::BitCast(d, hn::ShiftRight<kCountShift>(hn::BitCast(du, both[i]))));
-      sums.below[i] += SumOf32(hn::And(both[i], hn::Set(d, (1 << kCountShift) - 1)));
+    sums.significands += SumOf(lows) + (SumOf(middles) << 8) + (SumOf(highs) << 16);
+    sums.powers += SumOf(powers);
+    sums.rounding_up[1] += SumOf(up2);
+    sums.rounding_up[2] += SumOf(up3);
+    sums.rounding_up[3] += SumOf(up4);
+    sums.rounding_up[4] += SumOf(up5);
+    sums.rounding_up[5] += SumOf(up6);
+  }
+
+  // Adds the significands whose upper byte has all bits, which round up for 7 bits and perhaps
+  // more.
+  HWY_NOINLINE void AddTails(BinadeSums& sums) {
+    static_assert(Binade::kFewestTailBits == 7);
+    const DB db;
+    const VB all = hn::Set(db, 0xFF);
+    size_t count = 0;
+    for (size_t i = 0; i < size; i += BytesAtOnce()) {
+      uint8_t bits[8] = {};
+      hn::StoreMaskBits(db, hn::Eq(hn::Load(db, high + i), all), bits);
+      uint64_t mask;
+      std::memcpy(&mask, bits, sizeof(mask));
+      const auto take = [&] {
+        tails[count] = static_cast<uint16_t>(i + static_cast<size_t>(std::countr_zero(mask)));
+        count += mask != 0 ? 1 : 0;
+        mask &= mask - 1;
+      };
+      // More than two are rare: so far no branch is hard to predict.
+      take();
+      take();
+      while (mask != 0) take();
     }
-    for (size_t i = 0; i < 6; ++i) {
-      sums.set[i + 5] += SumOf32(set[i]);
-      sums.below[i + 5] += SumOf32(below[i]);
+    for (size_t i = 0; i < count; ++i) {
+      const size_t at = tails[i];
+      sums.AddRoundingUp(Binade::kFewestTailBits,
+                         0xFF0000u | static_cast<uint32_t>(middle[at] << 8) | low[at]);
     }
-    sums.rounding_up[0] += SumOf32(set22);
-    const V up[] = {up2, up3, up4, up5, up6};
-    for (size_t i = 0; i < 5; ++i) sums.rounding_up[i + 1] += SumOf32(up[i]);
-    for (size_t i = 0; i < tail_count; ++i) {
-      sums.AddRoundingUp(Binade::kFewestTailBits, static_cast<uint32_t>(tail[i]));
-    }
+  }
+
+ private:
+  static HWY_INLINE VW Lower(V a, V b) {
+    return hn::OddEven(hn::BitCast(DW(), hn::ShiftLeft<16>(b)), hn::BitCast(DW(), a));
+  }
+  static HWY_INLINE VW Upper(V a, V b) {
+    return hn::OddEven(hn::BitCast(DW(), b), hn::BitCast(DW(), hn::ShiftRight<16>(a)));
+  }
+  static HWY_INLINE V64 SumIn(MB has, VB bytes) {
+    return hn::SumsOf8(hn::IfThenElseZero(has, bytes));
+  }
+};
+
+// Adds significands of one binade; zeros follow them up to a whole vector of bytes.
+HWY_NOINLINE void AddSignificands(const int32_t* from, size_t count, Planes& planes,
+                                  BinadeSums& sums) {
+  sums.count += count;
+  const size_t at_once = kVectorsInLanes * BytesAtOnce();
+  for (size_t begin = 0; begin < count; begin += at_once) {
+    planes.Take(from + begin, std::min(at_once, count - begin), sums.low_squares);
+    planes.AddBit<12>(sums);
+    planes.AddBit<13>(sums);
+    planes.AddBit<14>(sums);
+    planes.AddBit<15>(sums);
+    planes.AddBit<16>(sums);
+    planes.AddBit<17>(sums);
+    planes.AddBit<18>(sums);
+    planes.AddBit<19>(sums);
+    planes.AddBit<20>(sums);
+    planes.AddBit<21>(sums);
+    planes.AddBit<22>(sums);
+    sums.rounding_up[0] = sums.set[22 - BinadeSums::kFirstBit];
+    planes.AddWhole(sums);
+    planes.AddTails(sums);
   }
 }
 
@@ -192,14 +274,15 @@ HWY_NOINLINE void AddSignificands(const int32_t* from, size_t count, BinadeSums&
 struct Room {
   alignas(64) int32_t binades[kTogether][kChunk + kSlack];
   alignas(64) int32_t rest[kChunk + kSlack];
+  Planes planes;
 };
 
 // Adds magnitudes in any number of binades, sorted value by value.
 HWY_NOINLINE void AddSorted(const int32_t* magnitudes, size_t count, Room& room, TableSums& sums) {
   uint32_t begin[256], end[256] = {};
   for (size_t i = 0; i < count; ++i) ++end[static_cast<uint32_t>(magnitudes[i]) >> 23];
-  // Each binade begins at a whole vector, and zeros fill up the one before.
-  const auto lanes = static_cast<uint32_t>(hn::Lanes(D()));
+  // Each binade begins at a whole vector of bytes, and zeros fill up the one before.
+  const auto lanes = static_cast<uint32_t>(BytesAtOnce());
   int32_t* const sorted = room.binades[0];
   static_assert(kTogether * (kChunk + kSlack) >= kChunk + 256 * kSlack);
   uint32_t next = 0;
@@ -218,7 +301,8 @@ HWY_NOINLINE void AddSorted(const int32_t* magnitudes, size_t count, Room& room,
   }
   for (size_t e = 1; e < 255; ++e) {
     if (begin[e] == end[e]) continue;
-    AddSignificands(sorted + begin[e], end[e] - begin[e], sums.Of(static_cast<int>(e) - 127));
+    AddSignificands(sorted + begin[e], end[e] - begin[e], room.planes,
+                    sums.Of(static_cast<int>(e) - 127));
   }
 }
 
@@ -262,8 +346,8 @@ HWY_INLINE Rest AddHighest(const Load& load, size_t count, int32_t top, Room& ro
     const auto in_binade = static_cast<size_t>(ends[b] - room.binades[b]);
     if (in_binade == 0) continue;
     zeros -= in_binade;
-    hn::StoreU(hn::Zero(d), d, ends[b]);
-    AddSignificands(room.binades[b], in_binade, sums.Of(e - b - 127));
+    std::memset(ends[b], 0, BytesAtOnce() * sizeof(int32_t));
+    AddSignificands(room.binades[b], in_binade, room.planes, sums.Of(e - b - 127));
   }
   hn::StoreU(hn::Zero(d), d, rest);
   return {left, hn::GetLane(hn::MaxOfLanes(d, next)), zeros};
@@ -301,7 +385,10 @@ void AddChunk(const float* values, size_t count, Room& room, TableSums& sums) {
   Rest rest = AddHighest(load, count, top, room, sums);
   sums.zeros += rest.zeros;
   const auto load_rest = [&](size_t i) HWY_ATTR { return hn::Load(d, room.rest + i); };
-  for (int pass = 1; pass < kMostPasses && rest.count > 0 && rest.top >= kLeastTop; ++pass) {
+  size_t before = count;
+  while ((before - rest.count) * kFewestTaken >= before && rest.count > 0 &&
+         rest.top >= kLeastTop) {
+    before = rest.count;
     rest = AddHighest(load_rest, rest.count, rest.top, room, sums);
   }
   if (rest.count > 0) AddSorted(room.rest, rest.count, room, sums);

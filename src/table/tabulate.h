@@ -50,17 +50,20 @@ struct BinadeSums {
 
   // Adds one value to those that round up, for at least `bits` bits.
   constexpr void AddRoundingUp(int bits, uint32_t significand) {
-    for (int b = bits; b <= Binade::kMostBits; ++b) {
-      if (significand < (1u << 24) - (1u << (23 - b))) return;
+    const auto least = [](int b) { return (1u << 24) - (1u << (23 - b)); };
+    for (int b = bits; b < Binade::kFewestTailBits; ++b) {
+      if (significand < least(b)) return;
       ++rounding_up[static_cast<size_t>(b - 1)];
-      if (b >= Binade::kFewestTailBits) AddTail(b, significand);
     }
-  }
-
-  constexpr void AddTail(int b, uint32_t significand) {
-    const uint64_t lacks = (1u << 24) - significand;
-    tail_sums[static_cast<size_t>(b - Binade::kFewestTailBits)] += lacks;
-    tail_squares[static_cast<size_t>(b - Binade::kFewestTailBits)] += lacks * lacks;
+    if (significand < least(Binade::kFewestTailBits)) return;
+    // From here on without branches, which nothing predicts.
+    for (size_t i = 0; i < Binade::kTails; ++i) {
+      const int b = Binade::kFewestTailBits + static_cast<int>(i);
+      const uint64_t lacks = significand >= least(b) ? (1u << 24) - significand : 0;
+      rounding_up[static_cast<size_t>(b - 1)] += lacks > 0 ? 1 : 0;
+      tail_sums[i] += lacks;
+      tail_squares[i] += lacks * lacks;
+    }
   }
 
   // Adds these to the columns of the binade, and empties them. To be called before a sum overflows:
