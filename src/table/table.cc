@@ -26,21 +26,6 @@ constexpr auto kComesFirst = [](float a, float b) {
 
 uint32_t MagnitudeOf(float value) { return std::bit_cast<uint32_t>(value) & ~codec::kSignBit; }
 
-// The exponent and the significand of a nonzero finite magnitude.
-struct Parts {
-  int exponent;
-  uint32_t significand;
-};
-
-Parts PartsOf(uint32_t magnitude) {
-  if (magnitude >= codec::kImplicitBit) {
-    return {static_cast<int>(magnitude >> 23) - 127,
-            (magnitude & codec::kMantissaMask) | codec::kImplicitBit};
-  }
-  const int zeros = std::countl_zero(magnitude) - 8;
-  return {-126 - zeros, magnitude << zeros};
-}
-
 // The exponent of one unit of a binade's squares.
 constexpr int SquareUnit(int exponent) { return 2 * (exponent - 23); }
 
@@ -87,60 +72,70 @@ namespace {
 
 constexpr uint64_t Square(uint32_t m) { return uint64_t{m} * m; }
 
-// Values of one binade. Of subnormals the significand has to be shifted.
-struct Group {
-  std::span<const float> values;
-  int exponent;
-  uint32_t leading;
-  int shift;
+// The groups of a list of values, with a sum of each.
+class Groups {
+ public:
+  explicit Groups(std::span<const float> values)
+      : values_(values), count_(FindGroups(values, groups_.data())) {}
 
-  // Returns the sum of what `of` makes of each significand: at most 2^48.
+  size_t size() const { return count_; }
+  const ValueGroup& operator[](size_t g) const { return groups_[g]; }
+  std::span<const float> Values(size_t g) const {
+    return values_.subspan(groups_[g].begin, groups_[g].count);
+  }
+
+  // Sums squared distances to the nearest multiples of what `spacing` returns for a group; the
+  // sums are at most 2^57.
+  template <class SpacingOf>
+  void SumErrorsAt(const SpacingOf& spacing) {
+    static_assert(TensorTable::kMostValues <= 1u << 9);
+    for (size_t g = 0; g < count_; ++g) spacings_[g] = spacing(groups_[g]);
+    SumErrors(values_.data(), std::span(groups_).first(count_), spacings_.data(), errors_.data());
+  }
+  uint64_t errors(size_t g) const { return errors_[g]; }
+
+  // Returns the sum of what `of` makes of each significand of a group.
   template <class Of>
-  uint64_t Sum(const Of& of) const {
-    static_assert(TensorTable::kMostValues <= 1u << 15);
+  uint64_t Sum(size_t g, const Of& of) const {
     uint64_t sum = 0;
-    for (const float value : values) {
+    for (const float value : Values(g)) {
       const uint32_t mantissa = std::bit_cast<uint32_t>(value) & codec::kMantissaMask;
-      sum += of(mantissa << shift | leading);
+      sum += of(mantissa << groups_[g].shift | groups_[g].leading);
     }
     return sum;
   }
-};
 
-// Calls body(group) for the values of each binade; they ascend.
-template <class Body>
-void ForEachGroup(std::span<const float> values, const Body& body) {
-  for (size_t begin = 0; begin < values.size();) {
-    const uint32_t first = MagnitudeOf(values[begin]);
-    const Parts parts = PartsOf(first);
-    const bool normal = first >= codec::kImplicitBit;
-    // The first magnitude of the next binade.
-    const uint32_t next = normal ? ((first >> 23) + 1) << 23 : std::bit_ceil(first + 1);
-    size_t end = begin + 1;
-    while (end < values.size() && MagnitudeOf(values[end]) < next) ++end;
-    body(Group{values.subspan(begin, end - begin), parts.exponent, normal ? codec::kImplicitBit : 0,
-               normal ? 0 : std::countl_zero(first) - 8});
-    begin = end;
-  }
-}
+ private:
+  std::span<const float> values_;
+  std::array<ValueGroup, TensorTable::kMostValues> groups_;
+  std::array<uint32_t, TensorTable::kMostValues> spacings_;
+  std::array<uint64_t, TensorTable::kMostValues> errors_;
+  size_t count_;
+};
 
 double SumOfSquares(const TensorTable& table) {
   ExactSum sum;
   for (const Binade& binade : table.binades) sum.Add(binade.squares, SquareUnit(binade.exponent));
-  ForEachGroup(table.values,
-               [&](const Group& group) { sum.Add(group.Sum(Square), SquareUnit(group.exponent)); });
+  if (table.values.empty()) return sum.Value();
+  Groups groups(table.values);
+  groups.SumErrorsAt([](const ValueGroup&) { return kNothingNear; });
+  for (size_t g = 0; g < groups.size(); ++g) {
+    sum.Add(groups.errors(g), SquareUnit(groups[g].exponent));
+  }
   return sum.Value();
 }
 
 // Turns values into binades.
 void Spread(TensorTable& table) {
-  ForEachGroup(std::exchange(table.values, {}), [&](const Group& group) {
+  const std::vector<float> values = std::exchange(table.values, {});
+  const Groups groups(values);
+  for (size_t g = 0; g < groups.size(); ++g) {
     BinadeSums sums;
-    for (const float value : group.values) sums.Add(PartsOf(MagnitudeOf(value)).significand);
+    groups.Sum(g, [&](uint32_t m) { return sums.Add(m), 0; });
     Binade& binade = table.binades.emplace_back();
-    binade.exponent = group.exponent;
+    binade.exponent = groups[g].exponent;
     sums.MoveTo(binade);
-  });
+  }
 }
 
 // Adds sorted lists of what has a key to each other.
@@ -372,7 +367,14 @@ struct Grid {
     flushes = conversion.subnormals == Subnormals::kFlushToZero && gradual;
     saturates = conversion.overflow == Overflow::kSaturate || format.specials == Specials::kFinite;
   }
+
+  // The distance of the format's values at a scaled binade: its exponent, relative to the binade.
+  // Above 1, all values of the binade become zero.
+  int QuantumAt(int scaled) const { return std::max(scaled, lowest) - (bits - 1) - scaled; }
 };
+
+// The same as a distance of significands.
+uint32_t SpacingOf(int quantum) { return quantum > 1 ? kNothingNear : 1u << (23 + quantum); }
 
 // The columns of a binade.
 class BinadeColumns {
@@ -400,43 +402,47 @@ class BinadeColumns {
   const Binade& binade_;
 };
 
-// The same of values, of which each is looked at when it is asked for.
+// The same of a group of values, whose errors at `quantum` are known; what else is asked for is
+// summed then.
 class ValueColumns {
  public:
-  explicit ValueColumns(const Group& group) : group_(group) {}
+  ValueColumns(const Groups& groups, size_t g, int quantum)
+      : groups_(groups), g_(g), quantum_(quantum) {}
 
   static constexpr int kFewestTailBits = Binade::kFewestTailBits;
-  int exponent() const { return group_.exponent; }
-  uint64_t count() const { return group_.values.size(); }
+  int exponent() const { return groups_[g_].exponent; }
+  uint64_t count() const { return groups_[g_].count; }
   uint64_t powers() const {
-    return group_.Sum([](uint32_t m) { return m == 1u << 23 ? 1 : 0; });
+    return Sum([](uint32_t m) { return m == 1u << 23 ? 1 : 0; });
   }
   uint128_t significands() const {
-    return group_.Sum([](uint32_t m) { return m; });
+    return Sum([](uint32_t m) { return m; });
   }
-  uint128_t squares() const { return group_.Sum(Square); }
+  uint128_t squares() const { return quantum_ > 1 ? groups_.errors(g_) : Sum(Square); }
   uint64_t RoundingUp(int bits) const {
-    return group_.Sum([least = Least(bits)](uint32_t m) { return m >= least ? 1 : 0; });
+    return Sum([least = Least(bits)](uint32_t m) { return m >= least ? 1 : 0; });
   }
   uint128_t TailSum(int bits) const {
-    return group_.Sum(
-        [least = Least(bits)](uint32_t m) { return m >= least ? (1u << 24) - m : 0; });
+    return Sum([least = Least(bits)](uint32_t m) { return m >= least ? (1u << 24) - m : 0; });
   }
   uint128_t TailSquares(int bits) const {
-    return group_.Sum(
+    return Sum(
         [least = Least(bits)](uint32_t m) { return Square(m >= least ? (1u << 24) - m : 0); });
   }
-  uint128_t Errors(int quantum) const {
-    return group_.Sum([spacing = 1u << (23 + quantum)](uint32_t m) {
-      const uint32_t low = m & (spacing - 1);
-      return Square(std::min(low, spacing - low));
-    });
-  }
+  // Only of the quantum that is known.
+  uint128_t Errors(int /*quantum*/) const { return groups_.errors(g_); }
 
  private:
   static uint32_t Least(int bits) { return (1u << 24) - (1u << (23 - bits)); }
 
-  const Group& group_;
+  template <class Of>
+  uint64_t Sum(const Of& of) const {
+    return groups_.Sum(g_, of);
+  }
+
+  const Groups& groups_;
+  size_t g_;
+  int quantum_;
 };
 
 // What is found of a table, binade by binade.
@@ -451,8 +457,7 @@ class Answer {
   bool Add(const Columns& binade) {
     const int scaled = binade.exponent() + log2_scale_;
     if (!grid_.gradual && scaled < grid_.lowest + 1) return false;
-    // Exponent of the distance of the format's values, relative to the binade.
-    const int quantum = std::max(scaled, grid_.lowest) - (grid_.bits - 1) - scaled;
+    const int quantum = grid_.QuantumAt(scaled);
     if (quantum > 1 || (quantum == 1 && grid_.flushes)) return AddLost(binade);
     // Scaling to a subnormal of float32 rounds.
     if (log2_scale_ < 0 && scaled < -126) return false;
@@ -582,14 +587,21 @@ std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conve
   const CodecSpec spec = MakeCodecSpec(conversion);
   const EncodeResult largest =
       EncodeWith<Rounding::kNearestEven>(spec, std::bit_cast<uint32_t>(table.absmax * scale), 0);
-  Answer answer(grid, std::ilogb(scale), !largest.overflows && std::isfinite(table.absmax * scale));
+  const int log2_scale = std::ilogb(scale);
+  Answer answer(grid, log2_scale, !largest.overflows && std::isfinite(table.absmax * scale));
   for (const Binade& binade : table.binades) {
     if (!answer.Add(BinadeColumns(binade))) return std::nullopt;
   }
-  bool tells = true;
-  ForEachGroup(table.values,
-               [&](const Group& group) { tells = tells && answer.Add(ValueColumns(group)); });
-  if (!tells) return std::nullopt;
+  if (!table.values.empty()) {
+    const auto quantum = [&](const ValueGroup& group) {
+      return grid.QuantumAt(group.exponent + log2_scale);
+    };
+    Groups groups(table.values);
+    groups.SumErrorsAt([&](const ValueGroup& group) { return SpacingOf(quantum(group)); });
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (!answer.Add(ValueColumns(groups, g, quantum(groups[g])))) return std::nullopt;
+    }
+  }
   TensorStats stats = table.Inputs();
   answer.WriteTo(stats);
   return stats;
@@ -597,17 +609,24 @@ std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conve
 
 double ErrorSquares(const TensorTable& table, const Format& format, int log2_scale) {
   const Grid grid({.format = format});
-  double errors = 0;
-  const auto add = [&](const auto& binade) {
-    const int scaled = binade.exponent() + log2_scale;
-    if (scaled > grid.highest) return;
-    const int quantum = std::max(scaled, grid.lowest) - (grid.bits - 1) - scaled;
-    const bool lost = quantum > 1 || (!grid.gradual && scaled < grid.lowest);
-    const uint128_t sum = lost ? binade.squares() : binade.Errors(quantum);
-    errors += static_cast<double>(sum) * PowerOfTwo(SquareUnit(binade.exponent()));
+  // Above the largest value nothing is told of, and below the smallest all is lost.
+  const auto quantum = [&](int exponent) {
+    const int scaled = exponent + log2_scale;
+    return !grid.gradual && scaled < grid.lowest ? 2 : grid.QuantumAt(scaled);
   };
-  for (const Binade& binade : table.binades) add(BinadeColumns(binade));
-  ForEachGroup(table.values, [&](const Group& group) { add(ValueColumns(group)); });
+  double errors = 0;
+  const auto add = [&](uint128_t sum, int exponent) {
+    if (exponent + log2_scale > grid.highest) return;
+    errors += static_cast<double>(sum) * PowerOfTwo(SquareUnit(exponent));
+  };
+  for (const Binade& binade : table.binades) {
+    const int q = quantum(binade.exponent);
+    add(q > 1 ? binade.squares : BinadeColumns(binade).Errors(q), binade.exponent);
+  }
+  if (table.values.empty()) return errors;
+  Groups groups(table.values);
+  groups.SumErrorsAt([&](const ValueGroup& group) { return SpacingOf(quantum(group.exponent)); });
+  for (size_t g = 0; g < groups.size(); ++g) add(groups.errors(g), groups[g].exponent);
   return errors;
 }
 

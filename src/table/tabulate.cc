@@ -420,6 +420,31 @@ void RaiseEach(const float* values, size_t count, uint32_t* maxima) {
   for (size_t i = 0; i < count; ++i) maxima[i] = std::max(maxima[i], FiniteMagnitude(values[i]));
 }
 
+// Sets the bits of the places at which an exponent is not the one before; `count`: up to 64.
+uint64_t WhereBinadesBegin(const float* values, size_t count) {
+  uint64_t places = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t change =
+        std::bit_cast<uint32_t>(values[i]) ^ std::bit_cast<uint32_t>(values[i - 1]);
+    places |= uint64_t{(change & codec::kInfinityBits) != 0} << i;
+  }
+  return places;
+}
+
+void SumEach(const float* values, const ValueGroup* groups, size_t count, const uint32_t* spacings,
+             uint64_t* sums) {
+  for (size_t g = 0; g < count; ++g) {
+    sums[g] = 0;
+    for (uint32_t i = 0; i < groups[g].count; ++i) {
+      const uint32_t mantissa =
+          std::bit_cast<uint32_t>(values[groups[g].begin + i]) & codec::kMantissaMask;
+      const uint32_t low = (mantissa << groups[g].shift | groups[g].leading) & (spacings[g] - 1);
+      const uint64_t distance = std::min(low, spacings[g] - low);
+      sums[g] += distance * distance;
+    }
+  }
+}
+
 #else
 
 // The magnitudes of values, 0 unless finite; zeros behind the last.
@@ -464,6 +489,61 @@ void RaiseEach(const float* values, size_t count, uint32_t* maxima) {
   }
 }
 
+// The bits of the first values, of which there is at least one; zeros behind them.
+HWY_INLINE V LoadFirst(const float* values, size_t count) {
+  const D d;
+  const auto* const bits = reinterpret_cast<const int32_t*>(values);
+  if (count >= hn::Lanes(d)) return hn::LoadU(d, bits);
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET <= HWY_AVX3
+  return hn::MaskedLoad(hn::FirstN(d, count), d, bits);
+#else
+  alignas(64) int32_t first[kSlack] = {};
+  std::memcpy(first, values, count * sizeof(float));
+  return hn::Load(d, first);
+#endif
+}
+
+uint64_t WhereBinadesBegin(const float* values, size_t count) {
+  const D d;
+  const V exponent = hn::Set(d, 0x7F800000);
+  uint64_t places = 0;
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    const V change =
+        hn::Xor(LoadFirst(values + i, count - i), LoadFirst(values + i - 1, count - i));
+    uint8_t bits[8] = {};
+    hn::StoreMaskBits(d, hn::Ne(hn::And(change, exponent), hn::Zero(d)), bits);
+    uint64_t mask;
+    std::memcpy(&mask, bits, sizeof(mask));
+    places |= mask << i;
+  }
+  return places;
+}
+
+void SumEach(const float* values, const ValueGroup* groups, size_t count, const uint32_t* spacings,
+             uint64_t* sums) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const D64 d64;
+  for (size_t g = 0; g < count; ++g) {
+    const ValueGroup& group = groups[g];
+    const auto mantissas = hn::Set(du, codec::kMantissaMask), leading = hn::Set(du, group.leading),
+               spacing = hn::Set(du, spacings[g]), below = hn::Set(du, spacings[g] - 1);
+    V64 even = hn::Zero(d64), odd = even;
+    for (uint32_t i = 0; i < group.count; i += static_cast<uint32_t>(hn::Lanes(d))) {
+      const size_t left = group.count - i;
+      const auto bits = hn::BitCast(du, LoadFirst(values + group.begin + i, left));
+      const auto mantissa = hn::ShiftLeftSame(hn::And(bits, mantissas), group.shift);
+      const auto low = hn::And(hn::Or(mantissa, leading), below);
+      const auto near =
+          hn::IfThenElseZero(hn::FirstN(du, left), hn::Min(low, hn::Sub(spacing, low)));
+      const auto next = hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(d64, near)));
+      even = hn::Add(even, hn::MulEven(near, near));
+      odd = hn::Add(odd, hn::MulEven(next, next));
+    }
+    sums[g] = SumOf(hn::Add(even, odd));
+  }
+}
+
 #endif  // HWY_TARGET == HWY_SCALAR
 
 }  // namespace HWY_NAMESPACE
@@ -477,6 +557,8 @@ namespace {
 DLSIM_EXPORT(AddChunks);
 DLSIM_EXPORT(Largest);
 DLSIM_EXPORT(RaiseEach);
+DLSIM_EXPORT(WhereBinadesBegin);
+DLSIM_EXPORT(SumEach);
 
 }  // namespace
 
@@ -490,6 +572,41 @@ uint32_t LargestBits(std::span<const float> values) {
 
 void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima) {
   DLSIM_DISPATCH(RaiseEach)(values.data(), values.size(), maxima);
+}
+
+size_t FindGroups(std::span<const float> values, ValueGroup* groups) {
+  if (values.empty()) return 0;
+  const auto bits = [&](size_t i) { return std::bit_cast<uint32_t>(values[i]) & ~codec::kSignBit; };
+  size_t count = 0;
+  const auto begin_at = [&](size_t i) {
+    if (count > 0) groups[count - 1].count = static_cast<uint32_t>(i) - groups[count - 1].begin;
+    const uint32_t magnitude = bits(i);
+    const auto biased = static_cast<int>(magnitude >> 23);
+    const int shift = biased > 0 ? 0 : std::countl_zero(magnitude) - 8;
+    groups[count++] = {static_cast<uint32_t>(i), 0, std::max(biased, 1) - 127 - shift, shift,
+                       biased > 0 ? codec::kImplicitBit : 0};
+  };
+  begin_at(0);
+  // Subnormals have but one exponent.
+  size_t i = 1;
+  for (; i < values.size() && bits(i) < codec::kImplicitBit; ++i) {
+    if (std::bit_width(bits(i)) != std::bit_width(bits(i - 1))) begin_at(i);
+  }
+  constexpr size_t kAtOnce = 64;
+  for (; i < values.size(); i += kAtOnce) {
+    const size_t some = std::min(kAtOnce, values.size() - i);
+    uint64_t places = DLSIM_DISPATCH(WhereBinadesBegin)(values.data() + i, some);
+    for (; places != 0; places &= places - 1) {
+      begin_at(i + static_cast<size_t>(std::countr_zero(places)));
+    }
+  }
+  groups[count - 1].count = static_cast<uint32_t>(values.size()) - groups[count - 1].begin;
+  return count;
+}
+
+void SumErrors(const float* values, std::span<const ValueGroup> groups, const uint32_t* spacings,
+               uint64_t* sums) {
+  DLSIM_DISPATCH(SumEach)(values, groups.data(), groups.size(), spacings, sums);
 }
 
 void TableSums::Add(float value) {

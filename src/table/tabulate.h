@@ -86,6 +86,25 @@ struct TableSums {
   void Add(float value);
 };
 
+// Values of a list that ascends by magnitude, in one binade. Their significands are those of
+// float32, shifted and with the leading bit.
+struct ValueGroup {
+  uint32_t begin, count;
+  int exponent;
+  int shift;
+  uint32_t leading;
+};
+
+// Writes the groups of nonzero finite values, at most as many as there are values, and returns how
+// many.
+size_t FindGroups(std::span<const float> values, ValueGroup* groups);
+
+// Writes for each group the sum of the squared distances of its significands to the nearest
+// multiple of its spacing, a power of two. At kNothingNear that is the sum of their squares.
+void SumErrors(const float* values, std::span<const ValueGroup> groups, const uint32_t* spacings,
+               uint64_t* sums);
+inline constexpr uint32_t kNothingNear = uint32_t{1} << 31;
+
 // Returns the table of what the sums hold, as binades, and empties them.
 TensorTable TableOf(TableSums& sums);
 
