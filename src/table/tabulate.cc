@@ -92,14 +92,24 @@ HWY_INLINE uint64_t SumOf32(V lanes) {
 }
 
 // Stores the lanes that the mask has, and returns how many; writes a whole vector.
+// The lanes that the mask has, as bits.
+template <class Tag>
+HWY_INLINE uint64_t BitsOf(Tag d, hn::Mask<Tag> mask) {
+  uint8_t bytes[8];
+  hn::StoreMaskBits(d, mask, bytes);
+  uint64_t bits = 0;
+  // No more than was stored, for which a processor would wait.
+  std::memcpy(&bits, bytes, (hn::MaxLanes(d) + 7) / 8);
+  return bits;
+}
+
 HWY_INLINE size_t Keep(M mask, V values, int32_t* to) {
 #if HWY_TARGET == HWY_AVX2
   // GCC 12 copies the table of Highway 1.0.3 to the stack each time.
-  uint8_t bits[8];
-  hn::StoreMaskBits(D(), mask, bits);
-  const auto lanes = hn::PromoteTo(D(), hn::Load(hn::Rebind<uint8_t, D>(), kKept[bits[0]].data()));
+  const uint64_t bits = BitsOf(D(), mask);
+  const auto lanes = hn::PromoteTo(D(), hn::Load(hn::Rebind<uint8_t, D>(), kKept[bits].data()));
   hn::StoreU(hn::TableLookupLanes(values, hn::IndicesFromVec(D(), lanes)), D(), to);
-  return static_cast<size_t>(std::popcount(bits[0]));
+  return static_cast<size_t>(std::popcount(bits));
 #else
   hn::StoreU(hn::Compress(values, mask), D(), to);
   return hn::CountTrue(D(), mask);
@@ -213,10 +223,7 @@ struct Planes {
     const VB all = hn::Set(db, 0xFF);
     size_t count = 0;
     for (size_t i = 0; i < size; i += BytesAtOnce()) {
-      uint8_t bits[8] = {};
-      hn::StoreMaskBits(db, hn::Eq(hn::Load(db, high + i), all), bits);
-      uint64_t mask;
-      std::memcpy(&mask, bits, sizeof(mask));
+      uint64_t mask = BitsOf(db, hn::Eq(hn::Load(db, high + i), all));
       const auto take = [&] {
         tails[count] = static_cast<uint16_t>(i + static_cast<size_t>(std::countr_zero(mask)));
         count += mask != 0 ? 1 : 0;
@@ -510,11 +517,7 @@ uint64_t WhereBinadesBegin(const float* values, size_t count) {
   for (size_t i = 0; i < count; i += hn::Lanes(d)) {
     const V change =
         hn::Xor(LoadFirst(values + i, count - i), LoadFirst(values + i - 1, count - i));
-    uint8_t bits[8] = {};
-    hn::StoreMaskBits(d, hn::Ne(hn::And(change, exponent), hn::Zero(d)), bits);
-    uint64_t mask;
-    std::memcpy(&mask, bits, sizeof(mask));
-    places |= mask << i;
+    places |= BitsOf(d, hn::Ne(hn::And(change, exponent), hn::Zero(d))) << i;
   }
   return places;
 }
