@@ -41,6 +41,7 @@ inline constexpr uint32_t kZeros = offsetof(TableSums, zeros) / kWord;
 inline constexpr uint32_t kNan = offsetof(TableSums, nan) / kWord;
 inline constexpr uint32_t kInf = offsetof(TableSums, inf) / kWord;
 inline constexpr uint32_t kAbsmax = offsetof(TableSums, absmax) / kWord;
+static_assert(offsetof(TableSums, largest) == offsetof(TableSums, absmax) + sizeof(uint32_t));
 inline constexpr uint32_t kBinades = offsetof(TableSums, binades) / kWord;
 inline constexpr uint32_t kTableWords = sizeof(TableSums) / kWord;
 
@@ -87,7 +88,7 @@ struct TabulateJob {
 // What a thread counts of a table by itself.
 struct OfThread {
   uint32_t zeros = 0, nan = 0, inf = 0;
-  uint32_t absmax = 0;
+  uint32_t absmax = 0, largest = 0;
 };
 
 // A nonzero finite magnitude: its exponent from kLowestExponent on, and its significand.
@@ -216,6 +217,7 @@ class BlockSums {
       return;
     }
     counts.absmax = counts.absmax < magnitude ? magnitude : counts.absmax;
+    if (bits == magnitude && counts.largest < magnitude) counts.largest = magnitude;
     const PlacedValue value = PlaceValue(magnitude);
     const uint32_t binade = top - value.place;  // far above all if the value is above the window
     if (binade >= binades_) {
@@ -290,9 +292,10 @@ class BlockSums {
     AddOfWarp(table + column::kZeros, counts.zeros);
     AddOfWarp(table + column::kNan, counts.nan);
     AddOfWarp(table + column::kInf, counts.inf);
-    if (counts.absmax > 0) {
-      AtomicMax(reinterpret_cast<uint32_t*>(table + column::kAbsmax), counts.absmax);
-    }
+    // Half a word each.
+    auto* const ends = reinterpret_cast<uint32_t*>(table + column::kAbsmax);
+    if (counts.absmax > 0) AtomicMax(ends, counts.absmax);
+    if (counts.largest > 0) AtomicMax(ends + 1, counts.largest);
     counts = {};
   }
 

@@ -67,6 +67,7 @@ struct TensorTable {
   uint64_t nan = 0;
   uint64_t inf = 0;
   float absmax = 0;           // the largest finite magnitude
+  float largest = 0;          // the largest finite value; 0 if none is positive
   double sum_of_squares = 0;  // of the finite values: the exact sum, rounded
 
   // Of a tensor with few values, which take less room than its binades would: its nonzero finite

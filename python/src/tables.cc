@@ -59,12 +59,13 @@ void ForEachSum(BinadeSums& sums, const Take& take) {
 
 // A row for each exponent from kLowestExponent on: the members of BinadeSums in their order.
 TensorTable TableFromSums(uint64_t zeros, uint64_t nan, uint64_t inf, uint32_t absmax,
-                          const Sums& rows) {
+                          uint32_t largest, const Sums& rows) {
   auto sums = std::make_unique<TableSums>();
   sums->zeros = zeros;
   sums->nan = nan;
   sums->inf = inf;
   sums->absmax = absmax;
+  sums->largest = largest;
   size_t columns = 0;
   ForEachSum(sums->binades[0], [&](uint64_t&) { ++columns; });
   if (rows.shape(0) != kExponents || rows.shape(1) != columns) {
@@ -122,6 +123,7 @@ void BindTables(nb::module_& module) {
       .def_ro("nan", &TensorTable::nan, "Elements that are NaN.")
       .def_ro("inf", &TensorTable::inf, "Elements that are infinite.")
       .def_ro("absmax", &TensorTable::absmax, "The largest finite magnitude; 0 without any.")
+      .def_ro("largest", &TensorTable::largest, "The largest finite value; 0 if none is positive.")
       .def_ro("sum_of_squares", &TensorTable::sum_of_squares,
               "Of the finite values: the exact sum, rounded once.")
       .def("exponents", &Exponents,
@@ -150,9 +152,9 @@ void BindTables(nb::module_& module) {
                      "float = 1.0) -> TensorTable"),
              "The table of elements of a type, on all threads.");
   module.def("table_from_sums", &TableFromSums, nb::arg("zeros"), nb::arg("nan"), nb::arg("inf"),
-             nb::arg("absmax_bits"), nb::arg("sums").noconvert(),
-             nb::sig("def table_from_sums(zeros: int, nan: int, inf: int, absmax_bits: int, sums: "
-                     "numpy.typing.NDArray[numpy.int64]) -> TensorTable"),
+             nb::arg("absmax_bits"), nb::arg("largest_bits"), nb::arg("sums").noconvert(),
+             nb::sig("def table_from_sums(zeros: int, nan: int, inf: int, absmax_bits: int, "
+                     "largest_bits: int, sums: numpy.typing.NDArray[numpy.int64]) -> TensorTable"),
              "The table of which these are the sums (BinadeSums in src/table/tabulate.h), a row "
              "for each exponent from -149 to 127.");
 }

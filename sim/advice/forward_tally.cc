@@ -224,25 +224,17 @@ void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
   if (!suspects.empty()) NameConstants(step, suspects, before_step);
 }
 
-// In rounding toward +infinity no negative value overflows. A table of few values tells the signs,
-// too. Else a repeated magnitude of which all that overflows is made is taken for that of a mask.
+// A repeated magnitude of which all that overflows is made is that of a mask if no positive value
+// overflows.
 void ForwardTally::NameConstants(const Step& step, const std::set<size_t>& suspects,
                                  const std::map<std::string, ForwardTensor>& before_step) {
-  Conversion up = conversion_;
-  up.rounding = Rounding::kTowardPositive;
-  up.overflow = Overflow::kInfinity;
-  const std::shared_ptr<const StepAnswer> rounded_up =
-      step.recorded() == nullptr ? nullptr : step.AskForward(up);
   for (const size_t t : suspects) {
     const TensorInfo& info = step.forward()[t];
     ForwardTensor& tensor = Of(info.role).tensors.Of(info.name, t);
-    const auto has_positive = [&](const std::vector<TensorTable>& part) {
-      const std::vector<float>& values = part[step.gradients().size() + t].values;
-      return std::ranges::find(values, tensor.overflow_absmax) != values.end();
+    const auto overflows = [&](const std::vector<TensorTable>& part) {
+      return part[step.gradients().size() + t].largest > largest_that_fits_;
     };
-    const bool positive = rounded_up ? (*rounded_up)[t].total.overflow > 0
-                                     : std::ranges::any_of(step.tables().parts, has_positive);
-    if (positive) continue;
+    if (std::ranges::any_of(step.tables().parts, overflows)) continue;
     const auto before = before_step.find(info.name);
     if (before == before_step.end()) {
       tensor.constant = true;

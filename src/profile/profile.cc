@@ -319,7 +319,7 @@ struct TableRow {
   int32_t part = 0;     // index; -1: the sum over the parts
   float mantissa = 1;   // by which values were multiplied
   uint64_t elements = 0, zeros = 0, nan = 0, inf = 0;
-  float absmax = 0;
+  float absmax = 0, largest = 0;
   double sum_of_squares = 0;
 
   template <class Self, class Visit>
@@ -332,6 +332,7 @@ struct TableRow {
     visit("nan", row.nan);
     visit("inf", row.inf);
     visit("absmax", row.absmax);
+    visit("largest", row.largest);
     visit("sum_of_squares", row.sum_of_squares);
   }
 };
@@ -541,7 +542,7 @@ std::string EncodeStep(const std::string& place, const StepTables& step,
   ForEachTable(step, [&](const TensorTable& table, size_t tensor, int32_t part, float mantissa) {
     const auto index = static_cast<uint32_t>(tables.size());
     tables.push_back({static_cast<uint32_t>(tensor), part, mantissa, table.elements, table.zeros,
-                      table.nan, table.inf, table.absmax, table.sum_of_squares});
+                      table.nan, table.inf, table.absmax, table.largest, table.sum_of_squares});
     for (const float value : table.values) values.push_back({index, value});
     for (const auto& [key, count] : table.channels) {
       channels.push_back({index, std::bit_cast<float>(key << ChannelRow::kKeyShift), count});
@@ -752,13 +753,26 @@ void CheckTable(const std::string& place, const TensorTable& table) {
     refuse("other counts than elements", std::to_string(table.elements),
            std::to_string(static_cast<uint64_t>(others + nonzero)));
   }
-  const bool has_absmax = !table.values.empty() ? table.absmax == std::fabs(table.values.back())
-                          : !table.binades.empty()
-                              ? std::isfinite(table.absmax) && table.absmax > 0 &&
-                                    ExponentOf(table.absmax) == table.binades.back().exponent
-                              : table.absmax == 0;
-  if (!has_absmax)
+  const auto has = [&](float end) {
+    if (end == 0) return true;
+    if (!std::isfinite(end) || end < 0) return false;
+    return table.binades.empty()
+               ? std::ranges::find(table.values, end, [](float v) { return std::fabs(v); }) !=
+                     table.values.end()
+               : std::ranges::find(table.binades, ExponentOf(end), &Binade::exponent) !=
+                     table.binades.end();
+  };
+  const int top = table.binades.empty() ? 0 : table.binades.back().exponent;
+  const bool is_top =
+      table.binades.empty()
+          ? table.absmax == (table.values.empty() ? 0 : std::fabs(table.values.back()))
+          : table.absmax > 0 && ExponentOf(table.absmax) == top;
+  if (!has(table.absmax) || !is_top) {
     refuse("a largest magnitude that is not there", {}, std::to_string(table.absmax));
+  }
+  if (!has(table.largest) || !(table.largest <= table.absmax)) {
+    refuse("a largest value that is not there", {}, std::to_string(table.largest));
+  }
   if (squares.Value() != table.sum_of_squares) {
     refuse("another sum of squares than its binades have", std::to_string(squares.Value()),
            std::to_string(table.sum_of_squares));
@@ -802,6 +816,7 @@ void ReadTables(const std::shared_ptr<NpzArchive>& archive, StepTables& step) {
     table.nan = row.nan;
     table.inf = row.inf;
     table.absmax = row.absmax;
+    table.largest = row.largest;
     table.sum_of_squares = row.sum_of_squares;
   });
   if (rows.size() != tables.size()) {

@@ -125,6 +125,14 @@ double SumOfSquares(const TensorTable& table) {
   return sum.Value();
 }
 
+// Sets what the list of values says of the largest ones.
+void SetEnds(TensorTable& table) {
+  table.absmax = table.values.empty() ? 0 : std::fabs(table.values.back());
+  const auto positive = std::find_if(table.values.rbegin(), table.values.rend(),
+                                     [](float value) { return value > 0; });
+  table.largest = positive == table.values.rend() ? 0 : *positive;
+}
+
 // Turns values into binades.
 void Spread(TensorTable& table) {
   const std::vector<float> values = std::exchange(table.values, {});
@@ -189,6 +197,7 @@ void TensorTable::Add(const TensorTable& piece) {
   nan += piece.nan;
   inf += piece.inf;
   absmax = std::max(absmax, piece.absmax);
+  largest = std::max(largest, piece.largest);
   sum_of_squares = SumOfSquares(*this);
 }
 
@@ -212,7 +221,7 @@ std::optional<TensorTable> TensorTable::Times(float mantissa) const {
     product.values.pop_back();
     ++product.inf;
   }
-  product.absmax = product.values.empty() ? 0 : std::fabs(product.values.back());
+  SetEnds(product);
   product.sum_of_squares = SumOfSquares(product);
   return product;
 }
@@ -223,6 +232,7 @@ TensorTable TableOf(TableSums& sums) {
   table.nan = std::exchange(sums.nan, 0);
   table.inf = std::exchange(sums.inf, 0);
   table.absmax = std::bit_cast<float>(std::exchange(sums.absmax, 0));
+  table.largest = std::bit_cast<float>(std::exchange(sums.largest, 0));
   table.elements = table.zeros + table.nan + table.inf;
   for (size_t i = 0; i < kExponents; ++i) {
     if (sums.binades[i].count == 0) continue;
@@ -321,7 +331,7 @@ TensorTable Tabulator::Take() {
   }
   state.few.clear();
   SortValues(table.values);
-  if (!table.values.empty()) table.absmax = std::fabs(table.values.back());
+  SetEnds(table);
   table.sum_of_squares = SumOfSquares(table);
   return table;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #ifndef DLSIM_TABULATE_ONCE
@@ -91,7 +92,6 @@ HWY_INLINE uint64_t SumOf32(V lanes) {
   return SumOf(hn::Add(hn::And(pairs, hn::Set(D64(), 0xFFFFFFFF)), hn::ShiftRight<32>(pairs)));
 }
 
-// Stores the lanes that the mask has, and returns how many; writes a whole vector.
 // The lanes that the mask has, as bits.
 template <class Tag>
 HWY_INLINE uint64_t BitsOf(Tag d, hn::Mask<Tag> mask) {
@@ -103,6 +103,7 @@ HWY_INLINE uint64_t BitsOf(Tag d, hn::Mask<Tag> mask) {
   return bits;
 }
 
+// Stores the lanes that the mask has, and returns how many; writes a whole vector.
 HWY_INLINE size_t Keep(M mask, V values, int32_t* to) {
 #if HWY_TARGET == HWY_AVX2
   // GCC 12 copies the table of Highway 1.0.3 to the stack each time.
@@ -369,11 +370,16 @@ void AddChunk(const float* values, size_t count, Room& room, TableSums& sums) {
   const size_t whole = count / lanes * lanes;
   alignas(64) int32_t last[kSlack] = {};
   std::memcpy(last, values + whole, (count - whole) * sizeof(float));
-  const auto load = [&](size_t i) HWY_ATTR {
-    return hn::And(hn::LoadU(d, i < whole ? bits + i : last), magnitude);
-  };
-  V highest = hn::Zero(d);
-  for (size_t i = 0; i < count; i += lanes) highest = hn::Max(highest, load(i));
+  const auto load_signed = [&](size_t i)
+                               HWY_ATTR { return hn::LoadU(d, i < whole ? bits + i : last); };
+  const auto load = [&](size_t i) HWY_ATTR { return hn::And(load_signed(i), magnitude); };
+  // Negative values are negative as integers, too.
+  V highest = hn::Zero(d), highest_positive = highest;
+  for (size_t i = 0; i < count; i += lanes) {
+    const V v = load_signed(i);
+    highest = hn::Max(highest, hn::And(v, magnitude));
+    highest_positive = hn::Max(highest_positive, v);
+  }
   const int32_t top = hn::GetLane(hn::MaxOfLanes(d, highest));
   if (top >= 0x7F800000 || top < kLeastTop) {
     size_t finite = 0;
@@ -381,6 +387,8 @@ void AddChunk(const float* values, size_t count, Room& room, TableSums& sums) {
       const int32_t m = std::bit_cast<int32_t>(values[i]) & 0x7FFFFFFF;
       if (m < 0x7F800000) {
         sums.absmax = std::max(sums.absmax, static_cast<uint32_t>(m));
+        if (!std::signbit(values[i]))
+          sums.largest = std::max(sums.largest, static_cast<uint32_t>(m));
         room.rest[finite++] = m;
       } else {
         sums.Add(values[i]);
@@ -389,6 +397,8 @@ void AddChunk(const float* values, size_t count, Room& room, TableSums& sums) {
     return AddSorted(room.rest, finite, room, sums);
   }
   sums.absmax = std::max(sums.absmax, static_cast<uint32_t>(top));
+  const int32_t largest = hn::GetLane(hn::MaxOfLanes(d, highest_positive));
+  sums.largest = std::max(sums.largest, static_cast<uint32_t>(largest));
   Rest rest = AddHighest(load, count, top, room, sums);
   sums.zeros += rest.zeros;
   const auto load_rest = [&](size_t i) HWY_ATTR { return hn::Load(d, room.rest + i); };
@@ -623,6 +633,7 @@ void TableSums::Add(float value) {
     return;
   }
   absmax = std::max(absmax, magnitude);
+  if (!std::signbit(value)) largest = std::max(largest, magnitude);
   const auto biased = static_cast<int>(magnitude >> 23);
   if (biased > 0) {
     Of(biased - 127).Add((magnitude & codec::kMantissaMask) | codec::kImplicitBit);

@@ -77,7 +77,7 @@ static_assert(BinadeSums::kBits + 1 == Binade::kQuanta);
 // What is counted of an array.
 struct TableSums {
   uint64_t zeros = 0, nan = 0, inf = 0;
-  uint32_t absmax = 0;                         // bits
+  uint32_t absmax = 0, largest = 0;            // bits
   std::array<BinadeSums, kExponents> binades;  // by exponent - kLowestExponent
 
   BinadeSums& Of(int exponent) { return binades[static_cast<size_t>(exponent - kLowestExponent)]; }

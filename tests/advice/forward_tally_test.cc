@@ -184,10 +184,13 @@ TEST(ForwardTally, NamesAConstantOfMasks) {
   EXPECT_TRUE(constant("fp16", {-1e9f, 0, -1e9f, 3.5f}));  // among scores
   EXPECT_TRUE(constant("fp16", {-1e9f}));                  // alone
   EXPECT_TRUE(constant("fp16", {0, -1e9f, 0, 0}));
-  EXPECT_FALSE(constant("fp16", {1e9f, 0, 1e9f}));         // no mask is positive
-  EXPECT_FALSE(constant("fp16", {-1e9f, 2, 3}));           // one outlier among others
-  EXPECT_FALSE(constant("fp16", {-1e9f, -2e9f, 3}));       // not one value
-  EXPECT_FALSE(constant("fp16", {-1e9f, 1e9f}));           // nor of one sign
+  EXPECT_FALSE(constant("fp16", {1e9f, 0, 1e9f}));    // no mask is positive
+  EXPECT_FALSE(constant("fp16", {-1e9f, 2, 3}));      // one outlier among others
+  EXPECT_FALSE(constant("fp16", {-1e9f, -2e9f, 3}));  // not one value
+  EXPECT_FALSE(constant("fp16", {-1e9f, 1e9f}));      // nor of one sign
+  // More values than a table lists.
+  EXPECT_TRUE(constant("fp16", std::vector<float>(600, -1e9f)));
+  EXPECT_FALSE(constant("fp16", std::vector<float>(600, 1e9f)));
   EXPECT_FALSE(constant("fp8-e4m3", {-500, 1, -500, 3}));  // no mask is so small
 }
 

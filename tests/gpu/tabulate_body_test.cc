@@ -82,6 +82,7 @@ void ExpectSame(const TableSums& actual, const TableSums& expected) {
   EXPECT_EQ(actual.nan, expected.nan);
   EXPECT_EQ(actual.inf, expected.inf);
   EXPECT_EQ(actual.absmax, expected.absmax);
+  EXPECT_EQ(actual.largest, expected.largest);
   for (size_t i = 0; i < kExponents; ++i) {
     const auto* const words = reinterpret_cast<const uint64_t*>(&actual.binades[i]);
     const auto* const wanted = reinterpret_cast<const uint64_t*>(&expected.binades[i]);

@@ -381,6 +381,8 @@ TEST_F(ProfileDamageTest, ATableThatContradictsItselfIsRefused) {
   expect([](TensorTable& table) { table.sum_of_squares = NAN; }, "another sum of squares");
   expect([](TensorTable& table) { table.absmax = 7; }, "largest magnitude");
   expect([](TensorTable& table) { table.absmax = NAN; }, "largest magnitude");
+  expect([](TensorTable& table) { table.largest = 2 * table.absmax; }, "largest value");
+  expect([](TensorTable& table) { table.largest = -1; }, "largest value");
   expect([](TensorTable& table) { table.values = {1}; }, "both values and binades");
   expect([](TensorTable& table) { std::swap(table.binades[0], table.binades[1]); }, "out of order");
   expect([](TensorTable& table) { std::swap(table.channels[0], table.channels[1]); }, "channels");

@@ -97,6 +97,7 @@ def test_tables_of_a_profile_are_those_of_the_arrays(directory: Path, tmp_path: 
                 assert table.zeros == (values == 0).sum()
                 assert table.nan + table.inf == values.size - finite.size
                 assert table.absmax == np.abs(finite).max(initial=0)
+                assert table.largest == finite.max(initial=0)
                 assert table.sum_of_squares == expected.sum_of_squares
                 asked = [one.ask("fp16", 2**10) for one in (table, expected)]
                 assert len({(one.underflow, one.error_sum_of_squares) for one in asked}) == 1

@@ -69,6 +69,8 @@ def test_a_table_holds_what_numpy_counts() -> None:
     assert (table.elements, table.zeros) == (values.size, (values == 0).sum())
     assert (table.nan, table.inf) == (np.isnan(values).sum(), np.isinf(values).sum())
     assert table.absmax == np.abs(finite).max()
+    assert table.largest == finite.max() > 0
+    assert dlsim.tabulate(-np.abs(values)).largest == 0
     assert (table.exponents == exponents).all() and (table.counts == counts).all()
     assert table.sum_of_squares == math.fsum(finite**2)
     assert table.channels == []

@@ -62,6 +62,14 @@ const std::vector<Data>& AllData() {
   return all;
 }
 
+float LargestOf(std::span<const float> values) {
+  float largest = 0;
+  for (const float value : values) {
+    if (std::isfinite(value)) largest = std::max(largest, value);
+  }
+  return largest;
+}
+
 TensorTable ByDefinition(std::span<const float> values) {
   TableSums sums = {};
   for (const float value : values) sums.Add(value);
@@ -86,8 +94,10 @@ TEST_P(OnTargetTable, EqualsItsDefinitionAtAnyLengthAndAlignment) {
       EXPECT_EQ(table.zeros, expected.zeros) << data.name;
       EXPECT_EQ(table.nan, expected.nan) << data.name;
       EXPECT_EQ(table.inf, expected.inf) << data.name;
+      EXPECT_EQ(table.absmax, expected.absmax) << data.name;
+      EXPECT_EQ(table.largest, LargestOf(values)) << data.name;
+      EXPECT_EQ(expected.largest, LargestOf(values)) << data.name;
       if (values.size() > TensorTable::kMostValues) {
-        EXPECT_EQ(table.absmax, expected.absmax) << data.name;
         EXPECT_TRUE(table.binades == expected.binades) << data.name << " " << values.size();
       }
     }

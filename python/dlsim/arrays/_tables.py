@@ -51,6 +51,11 @@ class TensorTable:
         return self._core.absmax
 
     @property
+    def largest(self) -> float:
+        """The largest finite value; 0 if none is positive."""
+        return self._core.largest
+
+    @property
     def sum_of_squares(self) -> float:
         """Of the finite values: the exact sum, rounded once."""
         return self._core.sum_of_squares

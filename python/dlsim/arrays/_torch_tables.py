@@ -70,7 +70,9 @@ def tabulate_torch(tensor: torch.Tensor, grad_scale: float = 1.0) -> _core.Tenso
 
 def _table_of(values: torch.Tensor) -> _core.TensorTable:
     """Tabulates float32 values: sorted by magnitude, each exponent is a range."""
-    bits = (values.view(torch.int32) & 0x7FFFFFFF).sort().values
+    signed = values.view(torch.int32)
+    largest = int(torch.where(signed < _INFINITY, signed, 0).amax().clamp(min=0))
+    bits = (signed & 0x7FFFFFFF).sort().values
     edges = torch.tensor(_EDGES, dtype=torch.int32, device=bits.device)
     at = torch.searchsorted(bits, edges)
     zeros, finite, infinite = (int(at[i]) for i in (0, -2, -1))
@@ -106,7 +108,7 @@ def _table_of(values: torch.Tensor) -> _core.TensorTable:
     for one in (*up, *tails, *(tail.square() for tail in tails)):
         add(one)
     nan = values.numel() - infinite
-    return _core.table_from_sums(zeros, nan, infinite - finite, absmax, rows.cpu().numpy())
+    return _core.table_from_sums(zeros, nan, infinite - finite, absmax, largest, rows.cpu().numpy())
 
 
 def channels_of(values: torch.Tensor, axis: int | None) -> list[tuple[int, int]]:
