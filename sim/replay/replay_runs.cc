@@ -3,6 +3,8 @@
 
 #include <fnmatch.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -125,7 +127,7 @@ std::optional<std::string> WhyNotFromTables(const ReplayRun& run, const ProfileS
   if (*outside != NotInTable::kScale || mantissa == 1) return WhyNot(*outside);
   const bool kept = std::ranges::find(profile.mantissas, mantissa) != profile.mantissas.end();
   if (kept && !OutsideTables(run.conversion, 1)) return std::nullopt;
-  return std::string(WhyNot(*outside)) + ", and none of the profile's --scale";
+  return fmt::format("{}, which takes a profile made with --scale {:g}", WhyNot(*outside), scale);
 }
 
 StepOptions OptionsFor(std::span<const ReplayRun> runs, StepOptions options) {

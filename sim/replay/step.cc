@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/sim/step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -219,15 +221,16 @@ std::vector<TensorStats> Step::Inputs() const {
   return inputs;
 }
 
-const TraceStep& Step::Values(const std::string& reason) const {
+const TraceStep& Step::Values(const std::string& reason, const std::string& otherwise) const {
   if (recorded_ != nullptr) return *recorded_;
   throw UsageError(
       "step " + std::to_string(number()),
       "only the values of the gradients tell this, which a profile does not hold: " + reason,
-      "the trace itself");
+      "the trace itself" + otherwise);
 }
 
-std::shared_ptr<const PartTables> Step::TablesAt(float mantissa) const {
+std::shared_ptr<const PartTables> Step::TablesAt(float scale) const {
+  const float mantissa = MantissaOf(scale);
   const auto stored = tables_.by_mantissa.find(mantissa);
   if (stored != tables_.by_mantissa.end()) {
     return {std::shared_ptr<void>(), &stored->second};  // lives as long as this
@@ -237,7 +240,8 @@ std::shared_ptr<const PartTables> Step::TablesAt(float mantissa) const {
     const auto found = answers_->by_mantissa.find(mantissa);
     if (found != answers_->by_mantissa.end()) return found->second;
   }
-  const TraceStep& values = Values(WhyNot(NotInTable::kScale));
+  const TraceStep& values = Values(WhyNot(NotInTable::kScale),
+                                   fmt::format(", or a profile made with --scale {:g}", scale));
   constexpr size_t kMostMantissas = 4;  // at once, which takes memory
   auto made =
       std::make_shared<const PartTables>(TabulateAt(mantissa, tables_.parts, values, options_));
@@ -386,8 +390,9 @@ StepAnswer Step::Answer(const StepQuestion& question) const {
   if (!outside) {
     // Scales of single gradients would each need tables of their own.
     std::shared_ptr<const PartTables> at;
-    const float mantissa = ScaleParts(question.scale).mantissa;
-    if (mantissa != 1 && question.tensor_scales.empty()) at = TablesAt(mantissa);
+    if (MantissaOf(question.scale) != 1 && question.tensor_scales.empty()) {
+      at = TablesAt(question.scale);
+    }
     ParallelFor(
         answer.size(),
         [&](size_t t) {

@@ -111,8 +111,9 @@ class Step {
  private:
   struct Answers;
 
-  const TraceStep& Values(const std::string& reason) const;
-  std::shared_ptr<const PartTables> TablesAt(float mantissa) const;
+  // `otherwise`: what else than the trace would tell, after a comma.
+  const TraceStep& Values(const std::string& reason, const std::string& otherwise = {}) const;
+  std::shared_ptr<const PartTables> TablesAt(float scale) const;
   void Check() const;
   const char* AskTables(const StepQuestion& question, const PartTables* at, size_t t,
                         TensorAnswer& answer) const;
