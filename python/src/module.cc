@@ -38,6 +38,7 @@ void Translate(const std::exception_ptr& thrown, void*) {
 }  // namespace dlsim::python
 
 NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // PyTorch keeps objects beyond the interpreter's end
   module.attr("__version__") = DLSIM_VERSION;
   nb::register_exception_translator(dlsim::python::Translate);
   dlsim::python::BindFormats(module);
