@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from .arrays import quantize as quantize
     from .arrays import tabulate as tabulate
     from .emulation import autocast_emulation as autocast_emulation
-    from .emulation._check_plan import PlanCheck as PlanCheck
-    from .emulation._check_plan import check_plan as check_plan
+    from .emulation._shadow import PlanCheck as PlanCheck
+    from .emulation._shadow import Shadow as Shadow
+    from .emulation._shadow import check_plan as check_plan
+    from .emulation._shadow import shadow as shadow
     from .profiles import Profile as Profile
     from .profiles import open_profile as open_profile
     from .recorder import Recorder as Recorder
@@ -81,11 +83,12 @@ _LAZY: dict[str, str] = {
     "Exponents": "traces._exponents",
     "Format": "_core",
     "LossScaler": "_core",
-    "PlanCheck": "emulation._check_plan",
+    "PlanCheck": "emulation._shadow",
     "ProbeRecorder": "_updates",
     "Profile": "profiles",
     "Recorder": "recorder",
     "Result": "results",
+    "Shadow": "emulation._shadow",
     "TensorStats": "arrays",
     "TensorTable": "arrays",
     "Trace": "traces",
@@ -93,7 +96,7 @@ _LAZY: dict[str, str] = {
     "accumulate": "_accumulate",
     "autocast_emulation": "emulation",
     "check": "runs._check",
-    "check_plan": "emulation._check_plan",
+    "check_plan": "emulation._shadow",
     "decode": "arrays",
     "diff": "runs",
     "explain": "runs",
@@ -112,6 +115,7 @@ _LAZY: dict[str, str] = {
     "read_result": "results",
     "replay": "runs",
     "scaler": "runs",
+    "shadow": "emulation._shadow",
     "sweep": "runs",
     "tabulate": "arrays",
     "tune": "runs",

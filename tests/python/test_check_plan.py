@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -16,10 +17,10 @@ from torch.nn import functional
 
 import dlsim
 from dlsim._errors import UsageError
-from dlsim.emulation import _check_plan
-from dlsim.emulation._check_plan import CudaAutocast
+from dlsim.emulation import _cuda_autocast
+from dlsim.emulation._cuda_autocast import CudaAutocast
 
-HAS_FP16 = _check_plan._can_autocast(torch.float16)
+HAS_FP16 = _cuda_autocast._can_autocast(torch.float16)
 needs_fp16 = pytest.mark.skipif(not HAS_FP16, reason="this PyTorch autocasts to bf16 only")
 FORMATS = ["bf16", pytest.param("fp16", marks=needs_fp16), pytest.param("cb16", marks=needs_fp16)]
 
@@ -75,7 +76,7 @@ def test_a_healthy_model_holds_in_each_format(format):
     assert 0 < found.loss_difference < 0.02  # rounded, but little
     assert re.fullmatch(
         rf"{format} holds: all 4 steps are finite\. The mean loss differs from float32's by "
-        r"\S+ %, gradients by \S+ % of their energy\.",
+        r"\S+ %, mean gradients of rows by \S+ %\.",
         str(found),
     )
 
@@ -85,7 +86,14 @@ def test_an_overflow_fails_until_its_module_is_kept():
     model = Squares(600.0)
     found = dlsim.check_plan(model, loss_of, batches())
     assert not found.holds and found.bad_steps == (0, 1, 2, 3)
-    assert str(found) == "fp16 fails: 4 of 4 steps have a loss that is not finite, first step 0."
+    (culprit,) = found.culprits
+    assert (culprit.module, culprit.operation, culprit.call) == ("down", "linear", 0)
+    assert culprit.operands > 65504 and culprit.error == ""
+    assert str(found) == (
+        "fp16 fails: 4 of 4 steps have a loss that is not finite, first step 0: linear in down, in "
+        f"float32 with operands up to {culprit.operands:.6g} and results up to "
+        f"{culprit.result:.6g}."
+    )
     kept = dlsim.check_plan(model, loss_of, batches(), keep_float32=["down"])
     assert kept.holds, kept
     assert str(kept).startswith("fp16 holds with down in float32: all 4 steps are finite.")
@@ -112,6 +120,7 @@ def test_a_number_that_pytorch_refuses_raises_as_in_reality():
     assert not found.holds
     assert found.steps[0].error.startswith("RuntimeError: value cannot be converted to type")
     assert "4 of 4 steps raise, first step 0 (RuntimeError: value cannot" in str(found)
+    assert str(found).endswith("overflow): masked_fill in (root).")
     kept = dlsim.check_plan(Masked(), loss_of, batches(shape=(2, 3, 4)), keep_float32="(root)")
     assert kept.holds and kept.loss_difference == 0
 
@@ -163,8 +172,9 @@ def test_a_part_with_small_gradients_counts_like_a_large_one():
     model = nn.ModuleDict({"a": mlp(), "b": mlp()})
     found = dlsim.check_plan(model, two, batches(), scale=2.0**10)
     assert found.loss_difference < 0.01 and not found.holds
-    assert {name for name, error in found.gradient_errors.items() if error > 0.5} == {"b.0", "b.2"}
-    assert str(found).endswith(" of their energy, most in b.0, b.2.")
+    errors = found.gradient_errors
+    assert {name for name in errors if errors[name] > 0.5} == {"b.0.weight", "b.2.weight"}
+    assert str(found).endswith(" %, most in b.2, b.0.")
     assert dlsim.check_plan(model, two, batches(), scale=2.0**10, keep_float32="b").holds
 
 
@@ -294,7 +304,7 @@ def test_what_cannot_be_compared_is_refused(change, message):
 
 
 def test_a_pytorch_without_float16_on_the_cpu_is_refused(monkeypatch):
-    monkeypatch.setattr(_check_plan, "_can_autocast", lambda dtype: dtype == torch.bfloat16)
+    monkeypatch.setattr(_cuda_autocast, "_can_autocast", lambda dtype: dtype == torch.bfloat16)
     with pytest.raises(UsageError, match="format: bad format 'fp16', expected bf16"):
         dlsim.check_plan(mlp(), loss_of, batches())
 
@@ -330,13 +340,13 @@ def cuda_lists() -> dict[str, bool | None]:
 
 def test_the_lists_are_those_of_pytorchs_header():
     makers = {
-        _check_plan._in_16_bits: True,
-        _check_plan._in_float32: False,
-        _check_plan._in_widest: None,
+        _cuda_autocast._in_16_bits: True,
+        _cuda_autocast._in_float32: False,
+        _cuda_autocast._in_widest: None,
     }
     ours = {
         str(operator).removeprefix("aten.").removesuffix(".default"): makers.get(make, "banned")
-        for operator, make in _check_plan._operators()
+        for operator, make in _cuda_autocast._operators()
     }
     expected = cuda_lists()
     assert len(expected) > 100
@@ -462,3 +472,103 @@ def test_what_a_cpu_cannot_do_in_16_bits_is_carried(monkeypatch):
     found = dlsim.check_plan(mlp(), loss, batches())
     assert found.holds and len(raised) == 1
     assert found.loss_difference == dlsim.check_plan(mlp(), loss_of, batches()).loss_difference
+
+
+# -- where it breaks -------------------------------------------------------------------------------
+
+
+class Scores(nn.Module):
+    """Two calls of a product, of which the second overflows in fp16, and a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q = nn.Linear(4, 4)
+
+    def forward(self, x):
+        q = self.q(x)
+        first, second = q @ q.transpose(-1, -2), (300 * q) @ (300 * q).transpose(-1, -2)
+        future = torch.ones(3, 3, dtype=torch.bool).triu(1)
+        both = (first + 0 * second).masked_fill(future, -math.inf)
+        return both.softmax(-1) @ x
+
+
+@needs_fp16
+def test_the_culprit_is_where_something_begins_and_not_what_passes_it_on():
+    found = dlsim.check_plan(nn.Sequential(Scores()), loss_of, batches(shape=(2, 3, 4)))
+    (culprit,) = found.culprits
+    assert (culprit.module, culprit.operation, culprit.call) == ("0", "matmul", 1)
+    assert culprit.operands < 65504 < culprit.result
+    assert ": matmul (call 1) in 0, in float32 with operands up to" in str(found)
+
+
+@needs_fp16
+def test_gradients_that_break_are_named_from_the_loss_on():
+    class Amplified(torch.autograd.Function):
+        """Backward multiplies by a million."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 1e6
+
+    class Middle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.c(Amplified.apply(self.b(self.a(x))))
+
+    found = dlsim.check_plan(Middle(), loss_of, batches(), scale=1.0)
+    assert found.culprits == () and found.broken_gradients == ("a", "b")
+    assert "gradients that are not finite, first step 0: those of b, a." in str(found)
+
+
+# -- in a training ---------------------------------------------------------------------------------
+
+
+@needs_fp16
+def test_a_training_does_not_notice_its_shadow():
+    def trained(shadowed: bool) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model = mlp()
+        shadow = dlsim.shadow(model, loss_of)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step, batch in enumerate(batches(20)):
+            optimizer.zero_grad()
+            loss_of(model, batch + torch.randn(1)).backward()
+            if shadowed and step % 5 == 0:
+                before = [one.grad.clone() for one in model.parameters()]
+                assert shadow.step(batch).finite
+                assert all(map(torch.equal, before, (one.grad for one in model.parameters())))
+            optimizer.step()
+        if shadowed:
+            assert shadow.check().holds and len(shadow.check().steps) == 4
+        else:
+            with pytest.raises(UsageError, match="nothing to compare"):
+                shadow.check()
+        return [one.detach().clone() for one in model.parameters()]
+
+    assert all(map(torch.equal, trained(False), trained(True)))
+
+
+@needs_fp16
+def test_a_shadow_adds_up_its_steps():
+    model = mlp()
+    shadow = dlsim.shadow(model, loss_of, format="fp16", scale=2.0**10)
+    for batch in batches(4):
+        shadow.step(batch)
+    found = shadow.check()
+    expected = dlsim.check_plan(model, loss_of, batches(4), scale=2.0**10)
+    assert found.steps == expected.steps and found.holds
+    assert found.gradient_errors == expected.gradient_errors
+    with torch.no_grad():
+        model[2].weight[0, 0] = 1e6
+    step = shadow.step(batches(1)[0])
+    assert not step.finite and step.counts
+    assert [one.module for one in shadow.check().culprits] == ["2"]

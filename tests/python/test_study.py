@@ -40,3 +40,12 @@ def test_a_model_is_judged_and_trained_as_it_was_and_the_advice_helps(tmp_path, 
     advised = study.values(rows[1].advised)
     assert rows[1].fails and rows[1].keep and (fp16 > 10 * float32).all()
     assert (advised < 1.05 * float32).all()
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="needs PyTorch 2.3 or later")
+def test_steps_that_are_run_tell_what_no_figure_of_a_recording_does() -> None:
+    said = study.shadow(["attention_massive", "router_1"])
+    assert said.endswith("\n\n6 right")
+    assert "| attention_massive | fp16 | fp16 fails: 8 of 8 steps have a loss that is not" in said
+    assert ": matmul in block.0, in float32 with operands up to" in said
+    assert "| attention_massive | bf16 | bf16 fails: all 8 steps are finite." in said

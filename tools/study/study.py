@@ -5,6 +5,7 @@
     tools/study/study.py [MODEL ...]           # train, print the tables, and keep rows in --out
     tools/study/study.py --tables [FILE ...]   # the tables of kept rows
     tools/study/study.py --check MODEL ...     # train one seed and compare it with the kept rows
+    tools/study/study.py --shadow [MODEL ...]  # what dlsim.shadow says at eight steps of one seed
 
 Each model is trained in float32; the first seed is recorded and judged by `dlsim replay`, with the
 forward pass and from gradients alone. Then it is trained in each format by the rules of CUDA's
@@ -24,7 +25,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -37,7 +38,7 @@ import torch
 from models import MODELS, REPORTED, is_held_out
 
 import dlsim
-from dlsim.emulation._check_plan import CudaAutocast
+from dlsim.emulation._cuda_autocast import CudaAutocast
 
 RESULTS = Path(__file__).resolve().parent / "results"
 KEPT, SCALED = RESULTS / "reported.csv", RESULTS / "scaled.csv"
@@ -46,6 +47,7 @@ FAILS = ("fails in forward", "no scale serves", "overflows")
 TORCH_START = 2.0**16  # of torch.amp.GradScaler
 IN_A_ROW, SHARE = 40, 0.2  # skipped steps beyond which a training is lost
 JUDGED = 512  # samples at the end
+SHADOWED = 8  # steps
 LEVEL, LEAST = 0.05, 0.05  # of the test; an excess of float32's error that matters
 QUANTILE = 1.9  # of Student's t at 95 %, one-sided, 8 seeds
 
@@ -69,11 +71,13 @@ def train(
     *,
     keep: Sequence[str] = (),
     recording: dict[str, Any] | None = None,
+    beside: Callable[[torch.nn.Module, int, torch.Tensor], None] | None = None,
 ) -> End:
     """Trains a model in a format, in float32 without one.
 
     The GradScaler begins at `start`, 1 for none; `keep` are the parts in float32, and `recording`
-    the arguments of dlsim.Recorder, none without it.
+    the arguments of dlsim.Recorder, none without it. `beside` is called before each step with the
+    network, the step and the places of the samples.
     """
     model = MODELS[name]
     torch.manual_seed(seed)
@@ -95,6 +99,8 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = model.rate * (1 - step / model.steps)
             batch = torch.randint(len(inputs), (model.batch,), generator=batches)
+            if beside:
+                beside(network, step, batch)
             optimizer.zero_grad()
             try:
                 with rules.forward() if rules else ExitStack():
@@ -407,6 +413,51 @@ def check(names: Sequence[str]) -> int:
     return int(wrong > 0)
 
 
+class Shadows:
+    """Runs eight steps of a training in each format, too; to be called beside the steps."""
+
+    def __init__(self, name: str, starts: Mapping[str, float]) -> None:
+        """Takes the name of a model, and where the loss scale begins in each format."""
+        self._model, self._starts = MODELS[name], starts
+        self._inputs, self._targets = self._model.data(torch.Generator().manual_seed(100))
+        self.by_format: dict[str, dlsim.Shadow] = {}
+
+    def __call__(self, network: torch.nn.Module, step: int, batch: torch.Tensor) -> None:
+        """Runs the step if it is one of the eight."""
+        if not self.by_format:
+            self.by_format = {
+                format: dlsim.shadow(network, self._loss_of, format=format, scale=start)
+                for format, start in self._starts.items()
+            }
+        last = self._model.steps - 1
+        if step in {round(i * last / (SHADOWED - 1)) for i in range(SHADOWED)}:
+            for one in self.by_format.values():
+                one.step(batch)
+
+    def _loss_of(self, network: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return self._model.loss(network(self._inputs[batch]), self._targets[batch])
+
+
+def shadow(names: Sequence[str]) -> str:
+    """Returns what shadows of a training in float32 say, and how that fares by the kept rows."""
+    kept = {(case.row.model, case.row.format): case for case in cases(read(KEPT))}
+    lines, fared = [], Counter[str]()
+    for name in names:
+        starts = {
+            format: float(kept[name, format].row.start or 1)
+            for format in FORMATS
+            if (name, format) in kept
+        }
+        shadows = Shadows(name, starts)
+        train(name, 0, beside=shadows)
+        for format, one in shadows.by_format.items():
+            found, case = one.check(), kept[name, format]
+            fared[fares(not found.holds, case.outcome)] += 1
+            lines.append([case.title, format, str(found), case.outcome])
+    counts = ", ".join(f"{count} {how}" for how, count in fared.items())
+    return f"{table(('model', 'format', 'shadow', 'outcome'), lines)}\n\n{counts}"
+
+
 def study(names: Sequence[str], formats: Sequence[str], seeds: int, out: Path) -> list[Row]:
     """Trains models and writes a row for each format, and for float32, as they are done."""
     rows = []
@@ -429,6 +480,7 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--tables", nargs="*", type=Path, metavar="FILE", help="train nothing")
     what.add_argument("--check", action="store_true", help="compare one seed with the kept rows")
+    what.add_argument("--shadow", action="store_true", help="run eight steps in each format, too")
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--seeds", type=int, default=8)
@@ -444,6 +496,9 @@ def main() -> int:
         parser.error(f"MODEL: no such model, expected some of {', '.join(MODELS)}, got {globs}")
     if arguments.check:
         return check(names)
+    if arguments.shadow:
+        print(shadow(names))
+        return 0
     if arguments.out.exists():
         parser.error(f"--out: {arguments.out} exists, expected a new file")
     print(report(study(names, arguments.formats, arguments.seeds, arguments.out)))

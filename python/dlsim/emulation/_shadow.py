@@ -1,46 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model's steps work in a format, with parts of it kept in float32: by running them.
+"""Whether a model's steps work in a format: by running them in it beside float32.
 
-On a CPU, CUDA's autocast is emulated in any format, by kernels in PyTorch's dispatcher, so that its
-rules also hold inside composite and scripted functions, attention, and checkpoints that backward
-computes again. Products take and give 16-bit values and sum in float32. fp16 and bf16 are PyTorch's
-own tensors, which refuse what they refuse in reality. Of another format, `_Carrier` holds the
-values in float32, rounded, under the name of a type that PyTorch knows.
+Also with parts of the model kept in float32. On a CPU the rules of `_cuda_autocast` hold.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import random
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._compiled import Uncompiled
 from .._core import Format
 from .._errors import UsageError
 from .._keep import KeptFloat32
-from .._rounding import Rounding, Tensor
 from .._text import some_of
 from ..arrays._dtypes import format_of
-from ..recorder._autocast import as_first, operation_of, policy_of, promotes
-from ..recorder._tensors import tensors_in
+from ._cuda_autocast import TYPES, CudaAutocast
+from ._culprits import Culprit, Watch
 
-# Whose types lack much of what is used here in PyTorch 1.13.
-_torch: Any = torch
-_Mode: Any = TorchDispatchMode
-_Base: Any = torch.Tensor
+_torch: Any = torch  # whose types lack much of what is used here in PyTorch 1.13
+_T = TypeVar("_T")
 
+# Of docs/check-plan.md, which says what they were tried on.
 BAD_SHARE = 0.2  # of the steps that may be not finite
 LOSS_DIFFERENCE = 0.05  # that the mean loss may differ by
-GRADIENT_ERROR = 0.05  # of the gradients' energy, in the mean over modules
+GRADIENT_ERROR = 0.2  # of the mean gradient of a row, in the mean over rows and parameters
+LIVE_ROW = 1e-6  # of the largest row of a matrix; what is smaller is not compared
 TORCH_START, LEAST_SCALE = 2.0**16, 2.0**-24
 
 _MISSING = "not implemented for"  # PyTorch's words where a CPU has no kernel for 16 bits
@@ -79,16 +71,22 @@ class CheckedStep:
 
 @dataclass(frozen=True)
 class PlanCheck:
-    """What check_plan found; `print` says it in a sentence or two.
+    """What a shadow found; `print` says it in a sentence or two.
 
-    `gradient_errors` has, for each module with parameters of its own, the energy of the difference
-    of their gradients from float32's, relative to theirs, at most 1, over the finite steps.
+    `gradient_errors` has, for each parameter of two or more dimensions, how far the gradient of a
+    row, averaged over the finite steps, is from float32's, in the mean over its rows: by the norm
+    of float32's and of what chance leaves of that average, at most 1. `culprits` are the operations
+    at which the first bad step breaks, in the order in which they run; without any its forward pass
+    is finite, and `broken_gradients` names the modules that have gradients which are not, from the
+    input on.
     """
 
     format: str
     keep_float32: tuple[str, ...]
     steps: tuple[CheckedStep, ...]
     gradient_errors: Mapping[str, float]
+    culprits: tuple[Culprit, ...] = ()
+    broken_gradients: tuple[str, ...] = ()
 
     @property
     def bad_steps(self) -> tuple[int, ...]:
@@ -107,16 +105,16 @@ class PlanCheck:
 
     @property
     def gradient_error(self) -> float:
-        """The mean of `gradient_errors` over modules: a small one counts as a large one does."""
+        """The mean of `gradient_errors`: a small parameter counts as a large one does."""
         errors = self.gradient_errors.values()
-        return sum(errors) / len(errors) if errors else math.nan
+        return sum(errors) / len(errors) if errors else 0.0
 
     @property
     def holds(self) -> bool:
-        """Whether the plan holds.
+        """Whether the format, with the plan, serves at these steps.
 
         It does not if more than a fifth of the steps raise or are not finite, if the mean loss
-        differs by 5 %, or if 5 % of the gradients' energy is wrong in the mean over modules.
+        differs by 5 %, or if mean gradients of rows do by 20 %, over all rows and parameters.
         """
         return not self._reason()
 
@@ -131,19 +129,34 @@ class PlanCheck:
             how = "raise" if first.error else f"have {what} not finite"
             text += f"{len(bad)} of {counted} steps {how}, first step {bad[0]}"
             text += f" ({first.error})" if first.error else ""
+            text += self._where()
         else:
             text += f"all {counted} steps are finite"
         if len(bad) < counted:
             text += (
                 ". The mean loss differs from float32's by "
-                f"{100 * self.loss_difference:.2g} %, gradients by "
-                f"{100 * self.gradient_error:.2g} % of their energy"
+                f"{100 * self.loss_difference:.2g} %, mean gradients of rows by "
+                f"{100 * self.gradient_error:.2g} %"
             )
             if reason == "gradients":
                 errors = self.gradient_errors
                 worst = sorted(errors, key=lambda name: -errors[name])
-                text += ", most in " + some_of(one for one in worst if errors[one] > GRADIENT_ERROR)
+                wrong = (_module_of(one) for one in worst if errors[one] > GRADIENT_ERROR)
+                text += ", most in " + some_of(dict.fromkeys(wrong))
         return text + "."
+
+    def _where(self) -> str:
+        """Says where the first bad step breaks, as far as that is known."""
+        if self.culprits:
+            first = self.culprits[0]
+            others = dict.fromkeys(
+                one.module for one in self.culprits if one.module != first.module
+            )
+            return f": {first}" + (f"; also in {some_of(others)}" if others else "")
+        if self.broken_gradients:
+            # From the loss on: backward passes on to the input what is broken.
+            return f": those of {some_of(reversed(self.broken_gradients))}"
+        return ""
 
     def _reason(self) -> str:
         counted = sum(one.counts for one in self.steps)
@@ -165,65 +178,82 @@ def check_plan(
 ) -> PlanCheck:
     """Runs forward and backward for each batch in `format` and in float32, and compares them.
 
-    `loss_of(model, batch)` returns the loss, without autocast and without backward. `keep_float32`
-    are names as for dlsim.keep_float32, or the `change` of a verdict, whose scale is used then.
-    `scale` multiplies the loss before backward, and is halved after gradients that are not finite
-    as by torch.amp.GradScaler. None: the largest from 2^16 on that the first batch takes, but 1 in
-    formats with the exponents of float32.
+    All with the weights that the model has; dlsim.shadow runs beside a training, and has these
+    arguments, too. `loss_of(model, batch)` returns the loss, without autocast and without backward.
+    `keep_float32` are names as for dlsim.keep_float32, or the `change` of a verdict, whose scale is
+    used then. `scale` multiplies the loss before backward, and is halved after gradients that are
+    not finite as by torch.amp.GradScaler. None: the largest from 2^16 on that a batch takes, but 1
+    in formats with the exponents of float32.
 
     With the model on a CUDA device fp16 and bf16 run under torch.autocast, otherwise its rules are
     emulated on the CPU, where other formats are rounded to. No optimizer runs; parameters, buffers,
     gradients, training modes and random numbers are afterwards as before, but not what a model
-    keeps elsewhere. Raises UsageError where nothing can be compared.
+    keeps elsewhere. It takes the memory of a step and six times that of the parameters, of which
+    three are sums over the steps.
+    Raises UsageError where nothing can be compared.
     """
+    searched = scale is None and getattr(keep_float32, "scale", None) is None
+    run = _shadow_of(model, loss_of, keep_float32, format, scale, searched=searched)
+    with run._ready() as restore:
+        for batch in batches:
+            run._step(batch, restore)
+    return run.check()
+
+
+def shadow(
+    model: torch.nn.Module,
+    loss_of: Callable[[Any, Any], torch.Tensor],
+    *,
+    keep_float32: Any = (),
+    format: str | Format = "fp16",
+    scale: float | None = None,
+) -> Shadow:
+    """Returns what runs steps of a training in `format`, too: `step(batch)`, and `check()` at last.
+
+    The arguments are those of dlsim.check_plan, but that the steps are taken to be far apart, so
+    that a scaler finds a scale meanwhile: it is halved within a step until the gradients are
+    finite, and a step is bad only if that does not help.
+    """
+    return _shadow_of(model, loss_of, keep_float32, format, scale, searched=True)
+
+
+def _shadow_of(
+    model: torch.nn.Module,
+    loss_of: Any,
+    keep_float32: Any,
+    format: str | Format,
+    scale: float | None,
+    *,
+    searched: bool,
+) -> Shadow:
     given = getattr(keep_float32, "keep_float32", keep_float32) or ()
     names = (given,) if isinstance(given, str) else tuple(given)
-    planned = getattr(keep_float32, "scale", None)
     known = format_of(format)
-    searched = scale is None and planned is None and known.exponent_bits < 8
-    if scale is None:
-        scale = planned or (TORCH_START if searched else 1.0)
-    if not (scale > 0 and math.isfinite(scale)):
+    start = scale or getattr(keep_float32, "scale", None)
+    if scale is not None and not (scale > 0 and math.isfinite(scale)):
         raise UsageError(f"scale: bad number, expected a finite number above 0, got {scale}")
-    steps: list[CheckedStep] = []
-    with _unchanged(model) as restore, KeptFloat32(model, list(names)):
-        run = _Steps(model, loss_of, known)
-        for batch in batches:
-            before = _random_numbers()
-            reference = run.run(batch, 1.0, nullcontext())
-            expected = [one.grad for _, one in run.by_module]
-            after = _random_numbers()
-            restore()
-            while True:
-                before()
-                step = run.in_format(batch, scale, reference)
-                if step.counts and step.finite:
-                    run.compare(expected, scale)
-                restore()
-                if not step.overflows:
-                    searched = False
-                    break
-                scale /= 2
-                if not searched or scale < LEAST_SCALE:
-                    break
-            after()
-            steps.append(step)
-    if not any(one.counts for one in steps):
-        raise UsageError(
-            "batches: nothing to compare, expected at least one with a finite loss and finite "
-            f"gradients in float32, got {len(steps)} without"
-        )
-    return PlanCheck(known.name, names, tuple(steps), run.errors())
+    if start is None:
+        start = TORCH_START if known.exponent_bits < 8 else 1.0
+        searched = searched and start > 1
+    return Shadow(model, loss_of, known, names, start, searched=searched)
 
 
-class _Steps:
-    """Runs forward and backward of a model, in float32 or in a format, and compares gradients.
+class Shadow:
+    """Runs steps in a format beside float32, as dlsim.shadow starts it."""
 
-    By module, not by parameter: of a bias before a normalization they are noise of float32.
-    """
-
-    def __init__(self, model: torch.nn.Module, loss_of: Any, format: Format) -> None:
-        self._model, self._loss_of, self._format = model, loss_of, format
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_of: Any,
+        format: Format,
+        names: tuple[str, ...],
+        scale: float,
+        *,
+        searched: bool,
+    ) -> None:
+        """Takes checked arguments of dlsim.shadow; a searched scale falls as far as it has to."""
+        self._model, self._loss_of, self._format, self._names = model, loss_of, format, names
+        self._scale, self._searched = scale, searched
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point() and parameter.element_size() < 4:
                 raise UsageError(
@@ -240,61 +270,137 @@ class _Steps:
             )
         if not self._on_cuda:
             CudaAutocast(format)  # what it refuses is no failure of a step
-        self.by_module = [
-            (name or "(root)", one)
-            for name, module in model.named_modules()
-            for one in module.parameters(recurse=False)
-            if one.requires_grad
-        ]
-        self._sums: dict[str, tuple[float, float]] = {}
+        self._steps: list[CheckedStep] = []
+        self._rows: dict[str, _Rows] = {}  # by the parameter's name
+        self._culprits: tuple[Culprit, ...] = ()
+        self._broken_gradients: tuple[str, ...] = ()
 
-    def in_format(self, batch: Any, scale: float, reference: tuple[float, float]) -> CheckedStep:
+    def step(self, batch: Any) -> CheckedStep:
+        """Runs a step with the weights that the model has now, and leaves all as it was."""
+        with self._ready() as restore:
+            return self._step(batch, restore)
+
+    def check(self) -> PlanCheck:
+        """Returns what was found so far; UsageError if no step was finite in float32."""
+        if not any(one.counts for one in self._steps):
+            raise UsageError(
+                "batches: nothing to compare, expected at least one with a finite loss and finite "
+                f"gradients in float32, got {len(self._steps)} without"
+            )
+        errors = {name: rows.error() for name, rows in self._rows.items()}
+        return PlanCheck(
+            self._format.name,
+            self._names,
+            tuple(self._steps),
+            {name: error for name, error in errors.items() if error is not None},
+            self._culprits,
+            self._broken_gradients,
+        )
+
+    @contextmanager
+    def _ready(self) -> Iterator[Callable[[], None]]:
+        with _unchanged(self._model) as restore, KeptFloat32(self._model, list(self._names)):
+            yield restore
+
+    def _step(self, batch: Any, restore: Callable[[], None]) -> CheckedStep:
+        """Runs a step; random numbers go on as after float32's."""
+        before = _random_numbers()
+        reference = self._run(batch, 1.0, nullcontext())
+        expected = {name: one.grad for name, one in self._trained()}
+        after = _random_numbers()
+        restore()
+        while True:
+            before()
+            step = self._in_format(batch, reference)
+            restore()
+            lower = self._searched and step.overflows and self._scale / 2 >= LEAST_SCALE
+            if not lower:
+                break
+            self._scale /= 2
+        if step.counts and step.finite:
+            self._compare(expected)
+        elif step.counts and not self._culprits and not self._broken_gradients:
+            self._explain(batch, step, before, restore)
+        if step.overflows and not self._searched:
+            self._scale /= 2
+        after()
+        self._steps.append(step)
+        return step
+
+    def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
+
+    def _in_format(self, batch: Any, reference: tuple[float, float]) -> CheckedStep:
         """Runs a step in the format."""
         loss = norm = math.nan
         message = ""
         try:
-            loss, norm = self._in_format(batch, scale)
+            loss, norm = self._under_rules(lambda forward: self._run(batch, self._scale, forward))
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a model raises in 16 bits
             message = f"{type(error).__name__}: {error}".splitlines()[0]
-        return CheckedStep(loss, reference[0], norm, reference[1], scale, message)
+        return CheckedStep(loss, reference[0], norm, reference[1], self._scale, message)
 
-    def compare(self, expected: list[torch.Tensor | None], scale: float) -> None:
-        """Adds to the errors how the gradients, of a loss with a scale, differ from float32's."""
-        for (name, parameter), one in zip(self.by_module, expected, strict=True):
-            if one is not None:
+    def _compare(self, expected: dict[str, torch.Tensor | None]) -> None:
+        """Adds how the gradients, which carry the scale, differ from float32's."""
+        for name, parameter in self._trained():
+            one = expected[name]
+            if one is not None and one.dim() > 1:
                 found = parameter.grad
-                rest = one if found is None else found.float() / scale - one
-                wrong, all_of_it = self._sums.get(name, (0.0, 0.0))
-                self._sums[name] = wrong + _energy(rest), all_of_it + _energy(one)
+                scaled = torch.zeros_like(one) if found is None else found.float() / self._scale
+                self._rows.setdefault(name, _Rows()).add(one, scaled)
 
-    def errors(self) -> dict[str, float]:
-        """Returns the relative errors so far; modules without gradients have none."""
-        return {
-            name: min(1.0, wrong / all_of_it) if math.isfinite(wrong) else 1.0
-            for name, (wrong, all_of_it) in self._sums.items()
-            if all_of_it > 0
-        }
+    def _explain(
+        self,
+        batch: Any,
+        step: CheckedStep,
+        random_numbers: Callable[[], None],
+        restore: Callable[[], None],
+    ) -> None:
+        """Finds out where the step that has just run breaks."""
+        if step.overflows:
+            broken = (
+                _module_of(name)
+                for name, parameter in self._trained()
+                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
+            )
+            self._broken_gradients = tuple(dict.fromkeys(broken))
+            return
+        random_numbers()
+        in_float32 = self._watch(batch, nullcontext())
+        restore()
+        random_numbers()
+        in_format = self._under_rules(lambda forward: self._watch(batch, forward))
+        restore()
+        self._culprits = tuple(in_format.culprits(in_float32))
 
-    def _in_format(self, batch: Any, scale: float) -> tuple[float, float]:
+    def _watch(self, batch: Any, forward: Any) -> Watch:
+        watch = Watch(self._model)
+        with torch.enable_grad(), forward, suppress(Exception), watch:  # which keeps the error
+            self._loss_of(self._model, batch)
+        return watch
+
+    def _under_rules(self, run: Callable[[Any], _T]) -> _T:
+        """Calls `run` with the context in which forward runs in the format."""
         if self._on_cuda:
-            autocast = _torch.autocast("cuda", dtype=TYPES[self._format.name])
-            return self.run(batch, scale, autocast)
+            return run(_torch.autocast("cuda", dtype=TYPES[self._format.name]))
         restart = _random_numbers()
         try:
             with CudaAutocast(self._format, carried=self._carried) as rules:
-                return self.run(batch, scale, rules.forward())
+                return run(rules.forward())
         except (RuntimeError, NotImplementedError) as error:
             if self._carried or _MISSING not in str(error):
                 raise
         self._carried = True  # what this CPU has no kernels for, CUDA may have
         restart()
-        return self._in_format(batch, scale)
+        return self._under_rules(run)
 
-    def run(self, batch: Any, scale: float, forward: Any) -> tuple[float, float]:
+    def _run(self, batch: Any, scale: float, forward: Any) -> tuple[float, float]:
         """Returns the loss and the norm of the gradients."""
-        parameters = [one for one in self._model.parameters() if one.requires_grad]
+        parameters = [one for _, one in self._trained()]
         for parameter in parameters:
             parameter.grad = None
         with torch.enable_grad():
@@ -310,6 +416,38 @@ class _Steps:
             scaled.backward()
         squares = [_energy(one.grad) / scale**2 for one in parameters if one.grad is not None]
         return value, math.sqrt(sum(squares)) if squares else math.nan
+
+
+class _Rows:
+    """Sums over steps of a matrix's gradients, and of their differences from float32's."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._sums: list[torch.Tensor] = []
+
+    def add(self, expected: torch.Tensor, found: torch.Tensor) -> None:
+        """Adds a step's."""
+        one = expected.detach().flatten(1)
+        new = [one.clone(), one.square(), found.detach().flatten(1) - one]
+        sums = self._sums or [torch.zeros_like(one) for one in new]
+        self._sums = [a.add_(b) for a, b in zip(sums, new, strict=True)]
+        self._steps += 1
+
+    def error(self) -> float | None:
+        """Returns PlanCheck.gradient_errors of the parameter; None without a gradient."""
+        mean, squares, difference = (one.double() / self._steps for one in self._sums)
+        size = squares.sum(1).sqrt()
+        live = size > LIVE_ROW * size.max()
+        if not bool(live.any()):
+            return None
+        # Unbiased, divided by the number of steps; of one step nothing is known.
+        variance = (squares - mean.square()).clamp(min=0) / max(self._steps - 1, 1)
+        known = mean.norm(dim=1) + variance.sum(1).sqrt()
+        return float((difference.norm(dim=1)[live] / known[live]).clamp(max=1).mean())
+
+
+def _module_of(parameter: str) -> str:
+    return parameter.rpartition(".")[0] or "(root)"
 
 
 def _energy(tensor: torch.Tensor) -> float:
@@ -364,258 +502,3 @@ def _random_numbers() -> Callable[[], None]:
             torch.cuda.set_rng_state_all(cuda)
 
     return restore
-
-
-TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
-_REFUSES = (
-    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
-    "binary_cross_entropy_with_logits or BCEWithLogitsLoss"
-)
-
-
-class CudaAutocast:
-    """Within it, `forward()` is CUDA's autocast in a format; backward belongs inside as well.
-
-    Meanwhile `torch.autocast("cpu")` is CUDA's in all threads; with enabled=False it is float32, as
-    always. `carried` holds fp16 and bf16 in float32, too: for operations that PyTorch does not have
-    for 16-bit tensors on a CPU.
-    """
-
-    def __init__(self, format: str | Format, *, carried: bool = False) -> None:
-        rounding = Rounding(format)
-        name = rounding.format.name
-        self.dtype = TYPES.get(name, torch.float16)
-        if not _can_autocast(self.dtype):
-            raise UsageError(
-                f"format: bad format {name!r}, expected bf16 as autocast on a CPU has no float16 "
-                f"before PyTorch 2.3, got it with {torch.__version__}"
-            )
-        self._mode = None
-        if carried or name not in TYPES:
-            self._mode = _Carried(rounding, self.dtype, refuses=name in TYPES)
-        self._casts: dict[int, tuple[Tensor, Tensor]] = {}
-        self._kernels: Any = None
-
-    def __enter__(self) -> CudaAutocast:
-        self._kernels = _torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verrid")  # that is the purpose
-            for operator, rule in _operators():
-                self._kernels.impl(operator, functools.partial(rule, self, operator), "AutocastCPU")
-        if self._mode is not None:
-            self._mode.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(*error)
-        kernels, self._kernels = self._kernels, None
-        if hasattr(kernels, "_destroy"):  # before PyTorch 2.1 its end does that
-            kernels._destroy()
-
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Within it, operations run as CUDA's autocast runs them."""
-        try:
-            with _torch.autocast("cpu", dtype=self.dtype):
-                yield
-        finally:
-            self._casts.clear()
-
-    def narrow(self, tensor: Tensor) -> Tensor:
-        """Returns a floating-point tensor in 16 bits; a parameter's copy is shared meanwhile."""
-        if not _eligible(tensor) or tensor.dtype == self.dtype:
-            return tensor
-        if not (tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()):
-            narrow: Tensor = tensor.to(self.dtype)
-            return narrow
-        if id(tensor) not in self._casts:
-            self._casts[id(tensor)] = tensor, tensor.to(self.dtype)
-        return self._casts[id(tensor)][1]
-
-
-@functools.cache
-def _can_autocast(dtype: torch.dtype) -> bool:
-    """Returns whether autocast on a CPU takes a type; before PyTorch 2.3, not float16."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with _torch.autocast("cpu", dtype=dtype):
-                return bool(torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype == dtype)
-        except RuntimeError:
-            return False
-
-
-def _eligible(tensor: Tensor) -> bool:
-    return bool(tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.is_cpu)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if _eligible(tensor) else tensor
-
-
-def _map(value: Any, cast: Callable[[Tensor], Tensor]) -> Any:
-    """Applies `cast` to the tensors of an operator's arguments, each time that one occurs."""
-    if isinstance(value, Tensor):
-        return cast(value)
-    if isinstance(value, (tuple, list)):
-        return type(value)(_map(one, cast) for one in value)
-    if isinstance(value, dict):
-        return {key: _map(one, cast) for key, one in value.items()}
-    return value
-
-
-def _without_rules() -> Any:
-    """Returns a context in which no operation is autocast, for what a kernel calls."""
-    key = getattr(_torch._C.DispatchKey, "AutocastCPU", None)
-    if key is None:  # PyTorch 1.13
-        return _torch.autocast("cpu", enabled=False)
-    return _torch._C._ExcludeDispatchKeyGuard(_torch._C.DispatchKeySet(key))
-
-
-def _in_16_bits(rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    with _without_rules():
-        args, kwargs = _map((args, kwargs), lambda one: _wide(rules.narrow(one)))
-        result = operator(*args, **kwargs)
-        return _map(result, lambda one: one.to(rules.dtype) if _eligible(one) else one)
-
-
-def _in_float32(_rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    with _without_rules():
-        args, kwargs = _map((args, kwargs), _wide)
-        return operator(*args, **kwargs)
-
-
-def _in_widest(_rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    with _without_rules():
-        if any(one.dtype == torch.float32 and one.is_cpu for one in tensors_in((args, kwargs))):
-            args, kwargs = _map((args, kwargs), _wide)
-        return operator(*args, **kwargs)
-
-
-def _banned(_rules: CudaAutocast, _operator: Any, *_args: Any, **_kwargs: Any) -> Any:
-    raise RuntimeError(_REFUSES)
-
-
-@functools.cache
-def _operators() -> tuple[tuple[Any, Any], ...]:
-    """Returns the operators that autocast has rules for, with their rules."""
-    found = []
-    for schema in _torch._C._jit_get_all_schemas():
-        space, _, name = schema.name.partition("::")
-        hidden = name.endswith(("_", "_backward")) or "out" in schema.overload_name
-        if space != "aten" or hidden or not hasattr(_torch.ops.aten, name):
-            continue
-        operation = operation_of(name)
-        policy = policy_of(operation)
-        rule: Any = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
-        if name == "binary_cross_entropy":
-            rule = _banned
-        elif policy is None and not promotes(operation):
-            continue
-        operator = getattr(getattr(_torch.ops.aten, name), schema.overload_name or "default", None)
-        if operator is not None:
-            found.append((operator, rule))
-    return tuple(found)
-
-
-class _Carrier(_Base):  # type: ignore[misc]
-    """A tensor of a 16-bit type whose values, of another format, are in `values` in float32."""
-
-    values: Tensor
-    mode: _Carried
-
-    @staticmethod
-    def __new__(cls, values: Tensor, mode: _Carried) -> _Carrier:
-        """Returns a tensor that has the shape of `values`, which are rounded already."""
-        made: Any = torch.Tensor._make_wrapper_subclass(
-            cls,
-            values.size(),
-            strides=values.stride(),
-            storage_offset=values.storage_offset(),
-            dtype=mode.dtype,
-            device=values.device,
-        )
-        made.values, made.mode = values, mode
-        carrier: _Carrier = made
-        return carrier
-
-    def __repr__(self, **_: Any) -> str:
-        return f"_Carrier({self.values!r})"
-
-    __torch_function__ = _torch._C._disabled_torch_function_impl
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls an operator where no mode is active, as when a result is printed."""
-        mode = next(one.mode for one in tensors_in((args, kwargs)) if isinstance(one, _Carrier))
-        return mode.__torch_dispatch__(func, types, args, kwargs)
-
-
-class _Carried(_Mode):  # type: ignore[misc]
-    """Runs operators on the values of carriers, and rounds what would have 16 bits."""
-
-    def __init__(self, rounding: Rounding, dtype: torch.dtype, *, refuses: bool) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self._rounding = rounding
-        self._refuses = refuses
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls an operator of forward or backward."""
-        kwargs = kwargs or {}
-        given = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
-        if kwargs.get("dtype") != self.dtype and all(one.dtype != self.dtype for one in given):
-            return func(*args, **kwargs)
-        for argument, one in zip(func._schema.arguments, args, strict=False):
-            if self._refuses and argument.name == "value" and isinstance(one, (int, float)):
-                torch.empty((), dtype=self.dtype).fill_(one)  # raises what PyTorch would
-        plain_args, plain = _map((args, kwargs), self._values)
-        if plain.get("dtype") == self.dtype:
-            plain["dtype"] = torch.float32
-        result = func(*plain_args, **plain)
-        for argument, one in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for changed in tensors_in(one):
-                    if isinstance(changed, _Carrier):
-                        changed.values.copy_(self._rounding(changed.values))
-                    elif changed.dtype == self.dtype:
-                        raise RuntimeError(f"{func}: changes a tensor that dlsim has not made")
-        aliases = [one.alias_info for one in func._schema.returns]
-        if aliases and aliases[0] is not None and aliases[0].is_write:
-            return args[0]
-        name = operation_of(func._schema.name)
-        if not aliases or not self._is_narrow(name, kwargs, given):
-            return result
-        if not isinstance(result, (tuple, list)):
-            return self._carrier(result, aliases[0])
-        one_each = len(aliases) == len(result)
-        # Of a norm, means and deviations have float32.
-        count = 1 if name.endswith("norm") and len(given) > 1 else len(result)
-        carriers = [
-            self._carrier(one, aliases[i if one_each else 0]) if i < count else one
-            for i, one in enumerate(result)
-        ]
-        return type(result)(carriers)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # it would import the compiler, which takes seconds
-
-    def _values(self, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, _Carrier):
-            return tensor.values
-        return tensor.float() if tensor.dtype == self.dtype else tensor
-
-    def _carrier(self, result: Any, alias: Any) -> Any:
-        if not (isinstance(result, Tensor) and result.dtype == torch.float32):
-            return result
-        return _Carrier(self._rounding(result) if alias is None else result, self)
-
-    def _is_narrow(self, name: str, kwargs: dict[str, Any], given: list[Tensor]) -> bool:
-        """Returns whether results have 16 bits, as PyTorch's rules for types have it."""
-        if kwargs.get("dtype") is not None:
-            return bool(kwargs["dtype"] == self.dtype)
-        deciding = [one for one in given if one.dim()] or given
-        return all(one.dtype == self.dtype for one in deciding[: 1 if as_first(name) else None])

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA's autocast in any format, on a CPU.
+
+It is emulated by kernels in PyTorch's dispatcher, so that its rules also hold inside composite and
+scripted functions, attention, and checkpoints that backward computes again. Products take and give
+16-bit values and sum in float32. fp16 and bf16 are PyTorch's own tensors, which refuse what they
+refuse in reality. Of another format, `_Carrier` holds the values in float32, rounded, under the
+name of a type that PyTorch knows.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._core import Format
+from .._errors import UsageError
+from .._rounding import Rounding, Tensor
+from ..recorder._autocast import as_first, operation_of, policy_of, promotes
+from ..recorder._tensors import tensors_in
+
+# Whose types lack much of what is used here in PyTorch 1.13.
+_torch: Any = torch
+_Mode: Any = TorchDispatchMode
+_Base: Any = torch.Tensor
+
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+_REFUSES = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
+    "binary_cross_entropy_with_logits or BCEWithLogitsLoss"
+)
+
+
+class CudaAutocast:
+    """Within it, `forward()` is CUDA's autocast in a format; backward belongs inside as well.
+
+    Meanwhile `torch.autocast("cpu")` is CUDA's in all threads; with enabled=False it is float32, as
+    always. `carried` holds fp16 and bf16 in float32, too: for operations that PyTorch does not have
+    for 16-bit tensors on a CPU.
+    """
+
+    def __init__(self, format: str | Format, *, carried: bool = False) -> None:
+        rounding = Rounding(format)
+        name = rounding.format.name
+        self.dtype = TYPES.get(name, torch.float16)
+        if not _can_autocast(self.dtype):
+            raise UsageError(
+                f"format: bad format {name!r}, expected bf16 as autocast on a CPU has no float16 "
+                f"before PyTorch 2.3, got it with {torch.__version__}"
+            )
+        self._mode = None
+        if carried or name not in TYPES:
+            self._mode = _Carried(rounding, self.dtype, refuses=name in TYPES)
+        self._casts: dict[int, tuple[Tensor, Tensor]] = {}
+        self._kernels: Any = None
+
+    def __enter__(self) -> CudaAutocast:
+        self._kernels = _torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verrid")  # that is the purpose
+            for operator, rule in _operators():
+                self._kernels.impl(operator, functools.partial(rule, self, operator), "AutocastCPU")
+        if self._mode is not None:
+            self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(*error)
+        kernels, self._kernels = self._kernels, None
+        if hasattr(kernels, "_destroy"):  # before PyTorch 2.1 its end does that
+            kernels._destroy()
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Within it, operations run as CUDA's autocast runs them."""
+        try:
+            with _torch.autocast("cpu", dtype=self.dtype):
+                yield
+        finally:
+            self._casts.clear()
+
+    def narrow(self, tensor: Tensor) -> Tensor:
+        """Returns a floating-point tensor in 16 bits; a parameter's copy is shared meanwhile."""
+        if not _eligible(tensor) or tensor.dtype == self.dtype:
+            return tensor
+        if not (tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()):
+            narrow: Tensor = tensor.to(self.dtype)
+            return narrow
+        if id(tensor) not in self._casts:
+            self._casts[id(tensor)] = tensor, tensor.to(self.dtype)
+        return self._casts[id(tensor)][1]
+
+
+@functools.cache
+def _can_autocast(dtype: torch.dtype) -> bool:
+    """Returns whether autocast on a CPU takes a type; before PyTorch 2.3, not float16."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with _torch.autocast("cpu", dtype=dtype):
+                return bool(torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype == dtype)
+        except RuntimeError:
+            return False
+
+
+def _eligible(tensor: Tensor) -> bool:
+    return bool(tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.is_cpu)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if _eligible(tensor) else tensor
+
+
+def _map(value: Any, cast: Callable[[Tensor], Tensor]) -> Any:
+    """Applies `cast` to the tensors of an operator's arguments, each time that one occurs."""
+    if isinstance(value, Tensor):
+        return cast(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_map(one, cast) for one in value)
+    if isinstance(value, dict):
+        return {key: _map(one, cast) for key, one in value.items()}
+    return value
+
+
+def _without_rules() -> Any:
+    """Returns a context in which no operation is autocast, for what a kernel calls."""
+    key = getattr(_torch._C.DispatchKey, "AutocastCPU", None)
+    if key is None:  # PyTorch 1.13
+        return _torch.autocast("cpu", enabled=False)
+    return _torch._C._ExcludeDispatchKeyGuard(_torch._C.DispatchKeySet(key))
+
+
+def _in_16_bits(rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_rules():
+        args, kwargs = _map((args, kwargs), lambda one: _wide(rules.narrow(one)))
+        result = operator(*args, **kwargs)
+        return _map(result, lambda one: one.to(rules.dtype) if _eligible(one) else one)
+
+
+def _in_float32(_rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_rules():
+        args, kwargs = _map((args, kwargs), _wide)
+        return operator(*args, **kwargs)
+
+
+def _in_widest(_rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_rules():
+        if any(one.dtype == torch.float32 and one.is_cpu for one in tensors_in((args, kwargs))):
+            args, kwargs = _map((args, kwargs), _wide)
+        return operator(*args, **kwargs)
+
+
+def _banned(_rules: CudaAutocast, _operator: Any, *_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError(_REFUSES)
+
+
+@functools.cache
+def _operators() -> tuple[tuple[Any, Any], ...]:
+    """Returns the operators that autocast has rules for, with their rules."""
+    found = []
+    for schema in _torch._C._jit_get_all_schemas():
+        space, _, name = schema.name.partition("::")
+        hidden = name.endswith(("_", "_backward")) or "out" in schema.overload_name
+        if space != "aten" or hidden or not hasattr(_torch.ops.aten, name):
+            continue
+        operation = operation_of(name)
+        policy = policy_of(operation)
+        rule: Any = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
+        if name == "binary_cross_entropy":
+            rule = _banned
+        elif policy is None and not promotes(operation):
+            continue
+        operator = getattr(getattr(_torch.ops.aten, name), schema.overload_name or "default", None)
+        if operator is not None:
+            found.append((operator, rule))
+    return tuple(found)
+
+
+class _Carrier(_Base):  # type: ignore[misc]
+    """A tensor of a 16-bit type whose values, of another format, are in `values` in float32."""
+
+    values: Tensor
+    mode: _Carried
+
+    @staticmethod
+    def __new__(cls, values: Tensor, mode: _Carried) -> _Carrier:
+        """Returns a tensor that has the shape of `values`, which are rounded already."""
+        made: Any = torch.Tensor._make_wrapper_subclass(
+            cls,
+            values.size(),
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=mode.dtype,
+            device=values.device,
+        )
+        made.values, made.mode = values, mode
+        carrier: _Carrier = made
+        return carrier
+
+    def __repr__(self, **_: Any) -> str:
+        return f"_Carrier({self.values!r})"
+
+    __torch_function__ = _torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls an operator where no mode is active, as when a result is printed."""
+        mode = next(one.mode for one in tensors_in((args, kwargs)) if isinstance(one, _Carrier))
+        return mode.__torch_dispatch__(func, types, args, kwargs)
+
+
+class _Carried(_Mode):  # type: ignore[misc]
+    """Runs operators on the values of carriers, and rounds what would have 16 bits."""
+
+    def __init__(self, rounding: Rounding, dtype: torch.dtype, *, refuses: bool) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self._rounding = rounding
+        self._refuses = refuses
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls an operator of forward or backward."""
+        kwargs = kwargs or {}
+        given = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
+        if kwargs.get("dtype") != self.dtype and all(one.dtype != self.dtype for one in given):
+            return func(*args, **kwargs)
+        for argument, one in zip(func._schema.arguments, args, strict=False):
+            if self._refuses and argument.name == "value" and isinstance(one, (int, float)):
+                torch.empty((), dtype=self.dtype).fill_(one)  # raises what PyTorch would
+        plain_args, plain = _map((args, kwargs), self._values)
+        if plain.get("dtype") == self.dtype:
+            plain["dtype"] = torch.float32
+        result = func(*plain_args, **plain)
+        for argument, one in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for changed in tensors_in(one):
+                    if isinstance(changed, _Carrier):
+                        changed.values.copy_(self._rounding(changed.values))
+                    elif changed.dtype == self.dtype:
+                        raise RuntimeError(f"{func}: changes a tensor that dlsim has not made")
+        aliases = [one.alias_info for one in func._schema.returns]
+        if aliases and aliases[0] is not None and aliases[0].is_write:
+            return args[0]
+        name = operation_of(func._schema.name)
+        if not aliases or not self._is_narrow(name, kwargs, given):
+            return result
+        if not isinstance(result, (tuple, list)):
+            return self._carrier(result, aliases[0])
+        one_each = len(aliases) == len(result)
+        # Of a norm, means and deviations have float32.
+        count = 1 if name.endswith("norm") and len(given) > 1 else len(result)
+        carriers = [
+            self._carrier(one, aliases[i if one_each else 0]) if i < count else one
+            for i, one in enumerate(result)
+        ]
+        return type(result)(carriers)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # it would import the compiler, which takes seconds
+
+    def _values(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, _Carrier):
+            return tensor.values
+        return tensor.float() if tensor.dtype == self.dtype else tensor
+
+    def _carrier(self, result: Any, alias: Any) -> Any:
+        if not (isinstance(result, Tensor) and result.dtype == torch.float32):
+            return result
+        return _Carrier(self._rounding(result) if alias is None else result, self)
+
+    def _is_narrow(self, name: str, kwargs: dict[str, Any], given: list[Tensor]) -> bool:
+        """Returns whether results have 16 bits, as PyTorch's rules for types have it."""
+        if kwargs.get("dtype") is not None:
+            return bool(kwargs["dtype"] == self.dtype)
+        deciding = [one for one in given if one.dim()] or given
+        return all(one.dtype == self.dtype for one in deciding[: 1 if as_first(name) else None])
