@@ -127,7 +127,7 @@ std::optional<std::string> WhyNotFromTables(const ReplayRun& run, const ProfileS
   if (*outside != NotInTable::kScale || mantissa == 1) return WhyNot(*outside);
   const bool kept = std::ranges::find(profile.mantissas, mantissa) != profile.mantissas.end();
   if (kept && !OutsideTables(run.conversion, 1)) return std::nullopt;
-  return fmt::format("{}, which takes a profile made with --scale {:g}", WhyNot(*outside), scale);
+  return fmt::format("{} (a profile made with --scale {:g} tells it)", WhyNot(*outside), scale);
 }
 
 StepOptions OptionsFor(std::span<const ReplayRun> runs, StepOptions options) {
