@@ -71,13 +71,13 @@ def train(
     *,
     keep: Sequence[str] = (),
     recording: dict[str, Any] | None = None,
-    beside: Callable[[torch.nn.Module, int, torch.Tensor], None] | None = None,
+    alongside: Callable[[torch.nn.Module, int, torch.Tensor], None] | None = None,
 ) -> End:
     """Trains a model in a format, in float32 without one.
 
     The GradScaler begins at `start`, 1 for none; `keep` are the parts in float32, and `recording`
-    the arguments of dlsim.Recorder, none without it. `beside` is called before each step with the
-    network, the step and the places of the samples.
+    the arguments of dlsim.Recorder, none without it. `alongside` is called before each step with
+    the network, the step and the places of the samples.
     """
     model = MODELS[name]
     torch.manual_seed(seed)
@@ -99,8 +99,8 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = model.rate * (1 - step / model.steps)
             batch = torch.randint(len(inputs), (model.batch,), generator=batches)
-            if beside:
-                beside(network, step, batch)
+            if alongside:
+                alongside(network, step, batch)
             optimizer.zero_grad()
             try:
                 with rules.forward() if rules else ExitStack():
@@ -414,7 +414,7 @@ def check(names: Sequence[str]) -> int:
 
 
 class Shadows:
-    """Runs eight steps of a training in each format, too; to be called beside the steps."""
+    """Runs eight steps of a training in each format, too; to be called alongside the steps."""
 
     def __init__(self, name: str, starts: Mapping[str, float]) -> None:
         """Takes the name of a model, and where the loss scale begins in each format."""
@@ -449,7 +449,7 @@ def shadow(names: Sequence[str]) -> str:
             if (name, format) in kept
         }
         shadows = Shadows(name, starts)
-        train(name, 0, beside=shadows)
+        train(name, 0, alongside=shadows)
         for format, one in shadows.by_format.items():
             found, case = one.check(), kept[name, format]
             fared[fares(not found.holds, case.outcome)] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model's steps work in a format: by running them in it beside float32.
+"""Whether a model's steps work in a format: by running them in it alongside float32.
 
 Also with parts of the model kept in float32. On a CPU the rules of `_cuda_autocast` hold.
 """
@@ -178,7 +178,7 @@ def check_plan(
 ) -> PlanCheck:
     """Runs forward and backward for each batch in `format` and in float32, and compares them.
 
-    All with the weights that the model has; dlsim.shadow runs beside a training, and has these
+    All with the weights that the model has; dlsim.shadow runs alongside a training, and has these
     arguments, too. `loss_of(model, batch)` returns the loss, without autocast and without backward.
     `keep_float32` are names as for dlsim.keep_float32, or the `change` of a verdict, whose scale is
     used then. `scale` multiplies the loss before backward, and is halved after gradients that are
@@ -239,7 +239,7 @@ def _shadow_of(
 
 
 class Shadow:
-    """Runs steps in a format beside float32, as dlsim.shadow starts it."""
+    """Runs steps in a format alongside float32, as dlsim.shadow starts it."""
 
     def __init__(
         self,
