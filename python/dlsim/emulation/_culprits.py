@@ -130,8 +130,9 @@ class Watch:
             self._modules.append(name)
 
         def after(*_: Any) -> None:
-            if name in self._modules:  # not left by an exception that the model caught
-                del self._modules[self._modules.index(name, 1) :]
+            while name in self._modules:  # what an exception has left, too, that the model caught
+                if self._modules.pop() == name:
+                    break
 
         return before, after
 
