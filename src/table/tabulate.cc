@@ -305,7 +305,7 @@ HWY_NOINLINE void AddSorted(const int32_t* magnitudes, size_t count, Room& room,
     sorted[end[bits >> 23]++] = static_cast<int32_t>((bits & 0x7FFFFF) | 0x800000);
   }
   for (uint32_t i = begin[0]; i < end[0]; ++i) {
-    sums.Add(std::bit_cast<float>(sorted[i] & 0x7FFFFF));  // zeros and subnormals
+    sums.AddMagnitude(static_cast<uint32_t>(sorted[i]) & codec::kMantissaMask);
   }
   for (size_t e = 1; e < 255; ++e) {
     if (begin[e] == end[e]) continue;
@@ -628,12 +628,16 @@ void TableSums::Add(float value) {
     ++(magnitude == codec::kInfinityBits ? inf : nan);
     return;
   }
+  absmax = std::max(absmax, magnitude);
+  if (!std::signbit(value)) largest = std::max(largest, magnitude);
+  AddMagnitude(magnitude);
+}
+
+void TableSums::AddMagnitude(uint32_t magnitude) {
   if (magnitude == 0) {
     ++zeros;
     return;
   }
-  absmax = std::max(absmax, magnitude);
-  if (!std::signbit(value)) largest = std::max(largest, magnitude);
   const auto biased = static_cast<int>(magnitude >> 23);
   if (biased > 0) {
     Of(biased - 127).Add((magnitude & codec::kMantissaMask) | codec::kImplicitBit);

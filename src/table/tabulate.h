@@ -84,6 +84,9 @@ struct TableSums {
 
   // Adds one value: the definition.
   void Add(float value);
+
+  // Counts a finite magnitude, but not for the largest ones.
+  void AddMagnitude(uint32_t bits);
 };
 
 // Values of a list that ascends by magnitude, in one binade. Their significands are those of

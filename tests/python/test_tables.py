@@ -102,7 +102,7 @@ def test_what_it_does_not_tell_is_refused() -> None:
 
 def test_sums_must_have_all_columns() -> None:
     with pytest.raises(dlsim.UsageError, match="sums: bad shape, expected 277 rows of 47"):
-        _core.table_from_sums(0, 0, 0, 0, np.zeros((277, 46), np.int64))
+        _core.table_from_sums(0, 0, 0, 0, 0, np.zeros((277, 46), np.int64))
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 4), (3, 6, 5, 4), (7,), (), (0, 3)])

@@ -54,6 +54,7 @@ const std::vector<Data>& AllData() {
         make("ends", 20000, near_ends),
         make("any", 20000, [&] { return bits(static_cast<uint32_t>(random())); }),
         make("subnormal", 5000, [&] { return bits(static_cast<uint32_t>(random() % 0x1000000)); }),
+        make("negative", 20000, [&] { return bits(static_cast<uint32_t>(random() | 1u << 31)); }),
         make("few", 300, near_ends),
         make("one", 1, [&] { return 3.0f; }),
         make("none", 0, [&] { return 0.0f; }),
