@@ -247,20 +247,23 @@ TensorTable TableOf(TableSums& sums) {
 
 namespace {
 
-// Sorts values as TensorTable::values, byte by byte of their keys.
+// Sorts values as TensorTable::values: few at once, many byte by byte of their keys.
 void SortValues(std::vector<float>& values) {
-  constexpr size_t kFew = 48;
-  if (values.size() < kFew) return std::sort(values.begin(), values.end(), kComesFirst);
+  constexpr size_t kFew = 192;
   static thread_local std::array<std::array<uint32_t, TensorTable::kMostValues>, 2> keys;
   uint32_t *from = keys[0].data(), *to = keys[1].data();
   const size_t count = values.size();
   for (size_t i = 0; i < count; ++i) from[i] = std::rotl(std::bit_cast<uint32_t>(values[i]), 1);
-  for (int shift = 0; shift < 32; shift += 8) {
-    std::array<uint32_t, 257> places = {};
-    for (size_t i = 0; i < count; ++i) ++places[(from[i] >> shift & 255) + 1];
-    for (size_t digit = 1; digit < places.size(); ++digit) places[digit] += places[digit - 1];
-    for (size_t i = 0; i < count; ++i) to[places[from[i] >> shift & 255]++] = from[i];
-    std::swap(from, to);
+  if (count <= kFew) {
+    SortFew({from, count});
+  } else {
+    for (int shift = 0; shift < 32; shift += 8) {
+      std::array<uint32_t, 257> places = {};
+      for (size_t i = 0; i < count; ++i) ++places[(from[i] >> shift & 255) + 1];
+      for (size_t digit = 1; digit < places.size(); ++digit) places[digit] += places[digit - 1];
+      for (size_t i = 0; i < count; ++i) to[places[from[i] >> shift & 255]++] = from[i];
+      std::swap(from, to);
+    }
   }
   for (size_t i = 0; i < count; ++i) values[i] = std::bit_cast<float>(std::rotr(from[i], 1));
 }

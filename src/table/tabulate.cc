@@ -77,13 +77,15 @@ using MB = hn::Mask<DB>;
 HWY_INLINE size_t BytesAtOnce() { return hn::Lanes(DB()); }
 
 // Adds one where the mask is set.
-HWY_INLINE VB CountIn(MB mask, VB counts) {
+template <class Tag>
+HWY_INLINE hn::Vec<Tag> CountIn(Tag d, hn::Mask<Tag> mask, hn::Vec<Tag> counts) {
 #if HWY_TARGET <= HWY_AVX3
-  return hn::IfThenElse(mask, hn::Add(counts, hn::Set(DB(), 1)), counts);
+  return hn::IfThenElse(mask, hn::Add(counts, hn::Set(d, 1)), counts);
 #else
-  return hn::Sub(counts, hn::VecFromMask(DB(), mask));
+  return hn::Sub(counts, hn::VecFromMask(d, mask));
 #endif
 }
+HWY_INLINE VB CountIn(MB mask, VB counts) { return CountIn(DB(), mask, counts); }
 
 HWY_INLINE uint64_t SumOf(V64 lanes) { return hn::GetLane(hn::SumOfLanes(D64(), lanes)); }
 HWY_INLINE uint64_t SumOf(VB counts) { return SumOf(hn::SumsOf8(counts)); }
@@ -437,6 +439,10 @@ void RaiseEach(const float* values, size_t count, uint32_t* maxima) {
   for (size_t i = 0; i < count; ++i) maxima[i] = std::max(maxima[i], FiniteMagnitude(values[i]));
 }
 
+void SortEach(const int32_t* keys, size_t count, int32_t* sorted) {
+  std::sort(sorted, std::copy(keys, keys + count, sorted));
+}
+
 // Sets the bits of the places at which an exponent is not the one before; `count`: up to 64.
 uint64_t WhereBinadesBegin(const float* values, size_t count) {
   uint64_t places = 0;
@@ -520,6 +526,35 @@ HWY_INLINE V LoadFirst(const float* values, size_t count) {
 #endif
 }
 
+// The place of each key is the number of those that come before it: of few keys that is found
+// sooner than by sorting.
+void SortEach(const int32_t* keys, size_t count, int32_t* sorted) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  alignas(64) int32_t places[kSlack];
+  for (size_t begin = 0; begin < count; begin += lanes) {
+    const size_t end = std::min(begin + lanes, count);
+    const V own = hn::LoadU(d, keys + begin);
+    // Of equal keys the first comes first.
+    V larger_before = hn::Zero(d), others = larger_before;
+    for (size_t i = 0; i < begin; ++i) {
+      larger_before = CountIn(d, hn::Gt(hn::Set(d, keys[i]), own), larger_before);
+    }
+    for (size_t i = begin; i < end; ++i) {
+      const V key = hn::Set(d, keys[i]);
+      const M later = hn::Gt(hn::Iota(d, 0), hn::Set(d, static_cast<int32_t>(i - begin)));
+      const M before = hn::Or(hn::Gt(own, key), hn::And(hn::Eq(own, key), later));
+      others = CountIn(d, before, others);
+    }
+    for (size_t i = end; i < count; ++i) {
+      others = CountIn(d, hn::Gt(own, hn::Set(d, keys[i])), others);
+    }
+    const V smaller_before = hn::Sub(hn::Set(d, static_cast<int32_t>(begin)), larger_before);
+    hn::Store(hn::Add(smaller_before, others), d, places);
+    for (size_t i = begin; i < end; ++i) sorted[places[i - begin]] = keys[i];
+  }
+}
+
 uint64_t WhereBinadesBegin(const float* values, size_t count) {
   const D d;
   const V exponent = hn::Set(d, 0x7F800000);
@@ -570,6 +605,7 @@ namespace {
 DLSIM_EXPORT(AddChunks);
 DLSIM_EXPORT(Largest);
 DLSIM_EXPORT(RaiseEach);
+DLSIM_EXPORT(SortEach);
 DLSIM_EXPORT(WhereBinadesBegin);
 DLSIM_EXPORT(SumEach);
 
@@ -585,6 +621,21 @@ uint32_t LargestBits(std::span<const float> values) {
 
 void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima) {
   DLSIM_DISPATCH(RaiseEach)(values.data(), values.size(), maxima);
+}
+
+void SortFew(std::span<uint32_t> keys) {
+  // Signed integers in the order of the keys, with room for a vector behind them.
+  constexpr size_t kRoom = 16;
+  std::array<int32_t, TensorTable::kMostValues + kRoom> from;
+  std::array<int32_t, TensorTable::kMostValues> sorted;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    from[i] = static_cast<int32_t>(keys[i] ^ codec::kSignBit);
+  }
+  std::fill_n(from.begin() + static_cast<std::ptrdiff_t>(keys.size()), kRoom, 0);
+  DLSIM_DISPATCH(SortEach)(from.data(), keys.size(), sorted.data());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = static_cast<uint32_t>(sorted[i]) ^ codec::kSignBit;
+  }
 }
 
 size_t FindGroups(std::span<const float> values, ValueGroup* groups) {

@@ -89,6 +89,10 @@ struct TableSums {
   void AddMagnitude(uint32_t bits);
 };
 
+// Sorts keys, of which there are at most TensorTable::kMostValues, in a time that grows with the
+// square of their number.
+void SortFew(std::span<uint32_t> keys);
+
 // Values of a list that ascends by magnitude, in one binade. Their significands are those of
 // float32, shifted and with the leading bit.
 struct ValueGroup {

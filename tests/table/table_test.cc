@@ -105,6 +105,20 @@ TEST_P(OnTargetTable, EqualsItsDefinitionAtAnyLengthAndAlignment) {
   }
 }
 
+TEST_P(OnTargetTable, FewKeysAreSorted) {
+  std::mt19937 random(9);
+  for (size_t count = 0; count <= TensorTable::kMostValues; count += 1 + count / 7) {
+    for (const uint32_t kinds : {1u, 3u, 1u << 31}) {  // with many that are equal, and few
+      std::vector<uint32_t> keys(count);
+      for (uint32_t& key : keys) key = static_cast<uint32_t>(random()) % kinds * (~0u / kinds);
+      std::vector<uint32_t> sorted = keys;
+      std::ranges::sort(sorted);
+      SortFew(keys);
+      EXPECT_EQ(keys, sorted) << count;
+    }
+  }
+}
+
 TEST_P(OnTargetTable, MagnitudesAreThoseOfTheFiniteValues) {
   for (const Data& data : AllData()) {
     uint32_t largest = 0;
