@@ -50,7 +50,7 @@ std::string MakeNpyList(std::string_view type, size_t elements, std::string_view
 }
 
 std::string MakeNpz(const std::vector<NpzBytes>& members) {
-  constexpr int kLevel = 9;
+  constexpr int kLevel = 7;  // 9 takes up to six times as long, for 3 % fewer bytes
   constexpr zip_uint16_t kTime = 0, kDate = 1 << 5 | 1;  // 1980-01-01 00:00
   zip_source_t* const target = zip_source_buffer_create(nullptr, 0, 0, nullptr);
   RequireZip(target != nullptr);
