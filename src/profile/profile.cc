@@ -753,24 +753,23 @@ void CheckTable(const std::string& place, const TensorTable& table) {
     refuse("other counts than elements", std::to_string(table.elements),
            std::to_string(static_cast<uint64_t>(others + nonzero)));
   }
-  const auto has = [&](float end) {
-    if (end == 0) return true;
-    if (!std::isfinite(end) || end < 0) return false;
-    return table.binades.empty()
-               ? std::ranges::find(table.values, end, [](float v) { return std::fabs(v); }) !=
-                     table.values.end()
-               : std::ranges::find(table.binades, ExponentOf(end), &Binade::exponent) !=
-                     table.binades.end();
-  };
-  const int top = table.binades.empty() ? 0 : table.binades.back().exponent;
-  const bool is_top =
-      table.binades.empty()
-          ? table.absmax == (table.values.empty() ? 0 : std::fabs(table.values.back()))
-          : table.absmax > 0 && ExponentOf(table.absmax) == top;
-  if (!has(table.absmax) || !is_top) {
+  const bool has_absmax = !table.values.empty() ? table.absmax == std::fabs(table.values.back())
+                          : !table.binades.empty()
+                              ? std::isfinite(table.absmax) && table.absmax > 0 &&
+                                    ExponentOf(table.absmax) == table.binades.back().exponent
+                              : table.absmax == 0;
+  if (!has_absmax) {
     refuse("a largest magnitude that is not there", {}, std::to_string(table.absmax));
   }
-  if (!has(table.largest) || !(table.largest <= table.absmax)) {
+  const auto is_value = [&](float end) {
+    return std::ranges::find(table.values, end) != table.values.end() ||
+           std::ranges::find(table.binades, ExponentOf(end), &Binade::exponent) !=
+               table.binades.end();
+  };
+  const bool has_largest =
+      table.largest == 0 ||
+      (table.largest > 0 && table.largest <= table.absmax && is_value(table.largest));
+  if (!has_largest) {
     refuse("a largest value that is not there", {}, std::to_string(table.largest));
   }
   if (squares.Value() != table.sum_of_squares) {
