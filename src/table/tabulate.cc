@@ -60,8 +60,8 @@ constexpr int kTogether = 3;
 // The lowest magnitude whose binade has two more of normal values below it.
 constexpr int32_t kLeastTop = kTogether << 23;
 
-// A pass that takes less than one value in so many is the last: what is left lies in very many
-// binades, and is sorted value by value.
+// A pass that takes fewer than one value in this many is the last: the rest lies in very many
+// binades and is sorted value by value.
 constexpr size_t kFewestTaken = 4;
 
 // Vectors of bytes in which each lane is counted in a byte, and squares of 12 bits in 32 bits.

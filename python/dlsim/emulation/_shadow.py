@@ -189,8 +189,7 @@ def check_plan(
     emulated on the CPU, where other formats are rounded to. No optimizer runs; parameters, buffers,
     gradients, training modes and random numbers are afterwards as before, but not what a model
     keeps elsewhere. It takes the memory of a step and six times that of the parameters, of which
-    three are sums over the steps.
-    Raises UsageError where nothing can be compared.
+    three are sums over the steps. Raises UsageError where nothing can be compared.
     """
     searched = scale is None and getattr(keep_float32, "scale", None) is None
     run = _shadow_of(model, loss_of, keep_float32, format, scale, searched=searched)
@@ -208,11 +207,12 @@ def shadow(
     format: str | Format = "fp16",
     scale: float | None = None,
 ) -> Shadow:
-    """Returns what runs steps of a training in `format`, too: `step(batch)`, and `check()` at last.
+    """Returns a shadow of a training: `step(batch)` runs a step in `format` and in float32.
 
-    The arguments are those of dlsim.check_plan, but that the steps are taken to be far apart, so
-    that a scaler finds a scale meanwhile: it is halved within a step until the gradients are
-    finite, and a step is bad only if that does not help.
+    `check()` returns what that has found so far. The arguments are those of dlsim.check_plan, but
+    the steps are assumed to be far apart, so that a scaler would find a scale in between: the scale
+    is halved within a step until the gradients are finite, and only a step that this does not help
+    is bad.
     """
     return _shadow_of(model, loss_of, keep_float32, format, scale, searched=True)
 
@@ -426,7 +426,7 @@ class _Rows:
         self._sums: list[torch.Tensor] = []
 
     def add(self, expected: torch.Tensor, found: torch.Tensor) -> None:
-        """Adds a step's."""
+        """Adds the gradients of one step."""
         one = expected.detach().flatten(1)
         new = [one.clone(), one.square(), found.detach().flatten(1) - one]
         sums = self._sums or [torch.zeros_like(one) for one in new]
