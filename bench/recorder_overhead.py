@@ -19,17 +19,24 @@ import torch
 from torch import nn
 
 import dlsim
+from dlsim.recorder import _shadows
 
+_shadows._DISTANCE, _shadows._FREE_SECONDS = 0.0, float("inf")  # each step is run again
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
 CONTEXT, WARM_UP = 32, 5
-GRADIENTS = {"format": "profile", "every": 1, "forward_every": 0}
+GRADIENTS = {"format": "profile", "every": 1, "forward_every": 0, "shadow": None}
 MODES = {
     "no recorder": None,
     "profile, gradients": GRADIENTS,
     "the same, copy=False": {**GRADIENTS, "copy": False},
     "the same, activations=None": {**GRADIENTS, "activations": None},
-    "profile, a step with forward pass and operations": {**GRADIENTS, "forward_every": 1},
-    "trace": {"format": "safetensors"},
+    "profile, a step with forward pass": {**GRADIENTS, "forward_every": 1},
+    "the same, run again in three formats": {
+        **GRADIENTS,
+        "forward_every": 1,
+        "shadow": _shadows.FORMATS,
+    },
+    "trace": {"format": "safetensors", "shadow": None},
 }
 
 

@@ -40,12 +40,8 @@ constexpr bool IsGradient(Role role) { return !IsForward(role); }
 // separated by newlines.
 inline constexpr std::string_view kAutocastFloat32Key = "autocast_float32";
 
-// As that, of those of 16 bits whose overflow in fp16 changes nothing.
-inline constexpr std::string_view kHarmlessOverflowKey = "harmless_overflow";
-
-// The operations of the forward pass, what they give to one another and in which type under
-// autocast (docs/traces.md).
-inline constexpr std::string_view kForwardGraphKey = "forward_graph";
+// What steps have shown that were run again in formats, up to this one (docs/traces.md).
+inline constexpr std::string_view kShadowKey = "shadow";
 
 // As kAutocastFloat32Key, of gradients that are nothing but rounding errors.
 inline constexpr std::string_view kNoiseKey = "noise";

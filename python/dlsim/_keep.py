@@ -106,7 +106,8 @@ class KeptFloat32:
         own = _OwnOperations(name or _ROOT, wanted)
         self._own.append(own)
         for part in module.modules():
-            if part is not module:
+            # TorchScript calls no functions that could be kept.
+            if part is not module and not isinstance(part, _torch.jit.ScriptModule):
                 self._patch(part, partial(_outside, part, own, vars(part).get("forward")))
         self._patch(module, partial(_with_own, module, own, vars(module).get("forward")))
 

@@ -77,6 +77,22 @@ void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
 
 bool HasGradients(const FormatWindows& windows) { return !windows.tensors.empty(); }
 
+// Steps that were run in the format decide on its forward pass, whatever single values suggest.
+void AddShadow(const Shadow& shadow, FormatAdvice& advice) {
+  const bool fails = shadow.fails != ShadowFailure::kNone;
+  for (ForwardVerdict* forward : {&advice.forward, &advice.values}) {
+    if (forward->state != ForwardState::kNotRecorded) forward->state = ForwardState::kFits;
+  }
+  if (!fails) return;
+  if (shadow.FailsInBackward()) {
+    advice.verdict = Verdict::kNoScaleIsSafe;
+  } else if (shadow.fails != ShadowFailure::kGradients ||
+             advice.verdict != Verdict::kNoScaleIsSafe) {
+    advice.verdict = Verdict::kFailsInForward;
+    advice.forward.state = ForwardState::kOverflows;
+  }
+}
+
 FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
   FormatAdvice advice;
   advice.format = windows.format.name;
@@ -88,10 +104,15 @@ FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
     advice.steps = windows.steps.size();
     advice.verdict = Verdict::kFitsInForward;
   }
+  advice.shadow = windows.shadow;
+  if (advice.shadow) {
+    AddShadow(*advice.shadow, advice);
+    return advice;
+  }
   for (const ForwardVerdict* forward : {&advice.forward, &advice.values}) {
     if (forward->state == ForwardState::kOverflows) advice.verdict = Verdict::kFailsInForward;
   }
-  if (advice.forward.FailsWithoutOverflow()) advice.verdict = Verdict::kFailsInForward;
+  if (!advice.forward.Vanishing().empty()) advice.verdict = Verdict::kFailsInForward;
   return advice;
 }
 
@@ -175,6 +196,7 @@ Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors
   advice.channels = std::ranges::any_of(windows.front().tensors, [](const TensorHarm& tensor) {
     return tensor.channels.channels > 0;
   });
+  advice.not_run = windows.front().not_run;
   advice.broken_losses = windows.front().broken_losses;
   advice.refused = windows.front().refused;
   advice.computed_in = windows.front().computed_in;

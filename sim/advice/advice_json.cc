@@ -41,7 +41,6 @@ Json JsonForward(const ForwardVerdict& forward) {
                  {"first", Json()},
                  {"overflowing", Json::array()},
                  {"vanishing", Json::array()},
-                 {"loss_growth", Json()},
                  {"nonfinite", Json::array()},
                  {"kept_in_float32", forward.kept_in_float32}};
   for (const ForwardTensor* tensor : forward.Overflowing()) {
@@ -58,7 +57,6 @@ Json JsonForward(const ForwardVerdict& forward) {
                                    {"energy_lost", JsonNumber(tensor->energy_lost)},
                                    {"worst_step", tensor->energy_lost_step}});
   }
-  if (forward.loss_growth) object["loss_growth"] = JsonNumber(forward.loss_growth->share);
   for (const ForwardTensor& tensor : forward.tensors) {
     if (tensor.nonfinite_step) object["nonfinite"].push_back(JsonNonfinite(tensor));
   }
@@ -73,24 +71,49 @@ Json JsonWindow(const std::optional<SafeScales>& window) {
   return window ? Json{std::ldexp(1.0, window->low), std::ldexp(1.0, window->high)} : Json();
 }
 
+Json JsonOptional(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+Json JsonShadow(const std::optional<Shadow>& shadow) {
+  if (!shadow) return Json();
+  Json object = {{"fails", shadow->fails == ShadowFailure::kNone ? Json() : NameOf(shadow->fails)},
+                 {"steps", shadow->steps},
+                 {"bad", shadow->bad},
+                 {"error", shadow->error.empty() ? Json() : Json(shadow->error)},
+                 {"loss_difference", JsonOptional(shadow->loss)},
+                 {"gradient_error", JsonOptional(shadow->gradients)},
+                 {"scale", shadow->scale},
+                 {"culprits", Json::array()},
+                 {"modules", shadow->modules}};
+  for (const Shadow::Culprit& culprit : shadow->culprits) {
+    object["culprits"].push_back({{"module", culprit.module},
+                                  {"operation", culprit.operation},
+                                  {"operands", JsonOptional(culprit.operands)},
+                                  {"result", JsonOptional(culprit.result)}});
+  }
+  return object;
+}
+
 Json JsonChange(const FormatAdvice& format) {
   if (!format.change) return Json();
   const Change& change = *format.change;
   return {{"keep_float32", change.keep_float32},
           {"sources", change.sources},
+          {"loss_in_float32", change.loss_in_float32},
           {"because", change.because},
           {"then", NameOf(change.then)},
           {"scale", change.scale ? Json(*change.scale) : Json()},
           {"window", JsonWindow(change.window)},
-          {"share", change.share},
-          {"checked", false}};
+          {"share", JsonOptional(change.share)},
+          {"checked", true},
+          {"steps", change.steps}};
 }
 
 Json JsonFormatAdvice(const FormatAdvice& format) {
   Json object = {{"format", format.format},
                  {"verdict", NameOf(format.verdict)},
                  {"forward", JsonForward(format.forward)},
-                 {"values", JsonForward(format.values)}};
+                 {"values", JsonForward(format.values)},
+                 {"shadow", JsonShadow(format.shadow)}};
   const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
   object["window"] = JsonWindow(format.window);
   object["window_low"] = JsonBound(format.low);

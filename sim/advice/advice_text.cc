@@ -97,23 +97,11 @@ std::vector<std::string> LostToUnderflow(const ForwardVerdict& verdict) {
   return texts;
 }
 
-// What overflows and changes nothing.
-std::vector<std::string> Harmless(const ForwardVerdict& verdict) {
-  std::vector<std::string> texts;
-  for (const ForwardTensor& tensor : verdict.tensors) {
-    if (tensor.harmless_absmax == 0) continue;
-    texts.push_back(fmt::format("{} reaches {}, whose overflow changes nothing",
-                                OwnerOf(tensor.name), ScaleNumber(tensor.harmless_absmax)));
-  }
-  return texts;
-}
-
 std::vector<std::string> RisksOf(const FormatAdvice& format) {
   std::vector<std::string> risks;
   if (format.verdict == Verdict::kFailsInForward) return risks;
-  for (const auto& found :
-       {NearOverflow(format, format.forward), NearOverflow(format, format.values),
-        LostToUnderflow(format.forward), Harmless(format.forward)}) {
+  for (const auto& found : {NearOverflow(format, format.forward),
+                            NearOverflow(format, format.values), LostToUnderflow(format.forward)}) {
     risks.insert(risks.end(), found.begin(), found.end());
   }
   return risks;
@@ -146,49 +134,10 @@ void AddRow(const std::string& format, std::string_view what, const ForwardVerdi
                   none ? "-" : Printable(largest->name)});
 }
 
-// Of a format in which outputs vanish, or the loss grows, and nothing overflows.
+// Of a format in which outputs vanish, and nothing overflows.
 std::string Vanished(const FormatAdvice& format) {
   const std::vector<const ForwardTensor*> vanishing = format.forward.Vanishing();
   const double smallest = MinPositive(ParseFormat(format.format).format);
-  // The first that vanishes and is `of_kind`; null if none is.
-  const auto first = [&](const auto& of_kind) -> const ForwardTensor* {
-    const auto found = std::ranges::find_if(
-        vanishing, [&](const ForwardTensor* tensor) { return of_kind(*tensor); });
-    return found == vanishing.end() ? nullptr : *found;
-  };
-  const auto named = [&](bool (*is_of_kind)(std::string_view)) {
-    return first([&](const ForwardTensor& tensor) { return is_of_kind(tensor.name); });
-  };
-  if (const auto* divisor = first([](const ForwardTensor& one) { return one.zero_divisor; })) {
-    return fmt::format(
-        "fails in forward: {} divides by values, or takes the logarithm of some, that become zero "
-        "at step {}, the smallest {} value is {:.2g}. No loss scale helps.",
-        Printable(LayerOf(divisor->name)), divisor->energy_lost_step, format.format, smallest);
-  }
-  if (const auto* difference = named(IsOfDifferences)) {
-    return fmt::format(
-        "fails in forward: {} divides by a difference, or takes its root or logarithm, that is "
-        "less than the rounding errors of {}. No loss scale helps.",
-        Printable(LayerOf(difference->name)), format.format);
-  }
-  if (const auto* samples = named(IsOfSamples)) {
-    return fmt::format(
-        "fails in forward: the samples of an input of {} differ by less than the rounding errors "
-        "of {}. No loss scale helps.",
-        Printable(LayerOf(samples->name)), format.format);
-  }
-  if (const auto* angles = named(IsOfAngles)) {
-    return fmt::format(
-        "fails in forward: {} turns by angles up to {}, which {} rounds to others. No loss scale "
-        "helps.",
-        Printable(LayerOf(angles->name)), ScaleNumber(angles->absmax), format.format);
-  }
-  if (const auto& loss = format.forward.loss_growth; loss && loss->Fails()) {
-    return fmt::format(
-        "fails in forward: the loss is {:.2g} times as large at step {} if inputs and outputs are "
-        "rounded to {}. No loss scale helps.",
-        1 + loss->share, loss->step, format.format);
-  }
   const ForwardTensor& worst = **std::ranges::max_element(
       vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });
   return fmt::format(
@@ -198,14 +147,47 @@ std::string Vanished(const FormatAdvice& format) {
       smallest);
 }
 
-// Of a constant that PyTorch does not convert.
-std::string Refused(const FormatAdvice& format, const ForwardTensor& tensor) {
-  return fmt::format(
-      "fails in forward: {} in {} gets {:g} at step {}, which PyTorch refuses to make {} "
-      "(RuntimeError): use torch.finfo(dtype).{}. No loss scale helps.",
-      RefusingOperation(tensor.name), Printable(LayerOf(tensor.name)),
-      tensor.constant ? -tensor.overflow_absmax : tensor.overflow_absmax, *tensor.overflow_step,
-      format.format, tensor.constant ? "min" : "max");
+// Where the first step breaks that was run in a format.
+std::string Where(const Shadow& shadow, const std::string& format) {
+  const double largest = MaxFinite(ParseFormat(format).format);
+  if (shadow.culprits.empty()) return "the loss is not finite";
+  const Shadow::Culprit& first = shadow.culprits.front();
+  const bool of_loss = first.module == "(loss)";
+  const std::string place =
+      Printable(first.operation) + (of_loss ? " in the loss" : " in " + Printable(first.module));
+  if (!shadow.error.empty()) return fmt::format("{} raises {}", place, Printable(shadow.error));
+  const std::string limit =
+      fmt::format(", the largest {} value is {}", format, ScaleNumber(largest));
+  if (first.operands && *first.operands > largest) {
+    return fmt::format("{} takes {:.6g}{}", place, *first.operands, limit);
+  }
+  if (first.result && *first.result > largest) {
+    return fmt::format("{} reaches {:.6g}{}", place, *first.result, limit);
+  }
+  return place + " is not finite, as in float32 it is";
+}
+
+// Of a format that fails at steps that were run in it.
+std::string ShadowText(const FormatAdvice& format) {
+  const Shadow& shadow = *format.shadow;
+  const std::string steps = fmt::format("{} that {} run in {}", Counted(shadow.steps, "step"),
+                                        shadow.steps == 1 ? "was" : "were", format.format);
+  if (shadow.FailsInBackward()) {
+    return fmt::format(
+        "fails in backward: at {} of {}, no loss scale keeps the gradients of {} "
+        "finite.",
+        shadow.bad, steps, shadow.modules.empty() ? "parameters" : ListedNames(shadow.modules));
+  }
+  if (shadow.fails == ShadowFailure::kNotFinite) {
+    return fmt::format("fails in forward: {} ({} of {}). No loss scale helps.",
+                       Where(shadow, format.format), shadow.bad, steps);
+  }
+  if (shadow.fails == ShadowFailure::kLoss) {
+    return fmt::format("fails in forward: the mean loss of {} is off by {}. No loss scale helps.",
+                       steps, Percent(shadow.loss.value_or(1)));
+  }
+  return fmt::format("fails in forward: in {}, mean gradients of rows are off by {}, most in {}.",
+                     steps, Percent(shadow.gradients.value_or(1)), ListedNames(shadow.modules));
 }
 
 // What else is to be said of what was looked at: recorded values that do not count.
@@ -287,6 +269,8 @@ bool SawForward(const FormatAdvice& format) {
   return format.forward.state != ForwardState::kNotRecorded;
 }
 
+bool JudgedForward(const FormatAdvice& format) { return SawForward(format) || format.shadow; }
+
 std::string SentenceOnScales(const FormatAdvice& format) {
   if (!format.scale) {
     return "with dynamic loss scaling: each fixed scale fails at " +
@@ -295,8 +279,8 @@ std::string SentenceOnScales(const FormatAdvice& format) {
   }
   if (format.verdict == Verdict::kAsIs && HasRangeOfFloat32(ParseFormat(format.format).format)) {
     const bool all = format.steps_outside == format.hopeless_steps;
-    return all && SawForward(format) ? "without loss scaling."
-                                     : "without loss scaling (" + StepsText(format) + ").";
+    return all && JudgedForward(format) ? "without loss scaling."
+                                        : "without loss scaling (" + StepsText(format) + ").";
   }
   return "";
 }
@@ -316,14 +300,17 @@ std::string Sentence(const FormatAdvice& format) {
                        format.idle_steps > 0 ? "of parameters " : "",
                        format.zero_steps > 0 ? " and not all zero" : "");
   }
+  if (format.verdict == Verdict::kNoScaleIsSafe && format.empty_steps == 0) {
+    return ShadowText(format);
+  }
   if (format.verdict == Verdict::kNoScaleIsSafe) {
     return fmt::format(
         "fails in backward: at {} of {} every loss scale overflows or loses too much.",
         format.empty_steps, Counted(judged, "step"));
   }
   const std::string scaling = SentenceOnScales(format);
-  const std::string trains = SawForward(format) ? "trains" : "trains as far as gradients show";
-  if (!scaling.empty()) return trains + (SawForward(format) ? " " : ", ") + scaling;
+  const std::string trains = JudgedForward(format) ? "trains" : "trains as far as gradients show";
+  if (!scaling.empty()) return trains + (JudgedForward(format) ? " " : ", ") + scaling;
   return fmt::format("{}. Safe loss scales: {} ({}).", trains, WindowText(*format.window),
                      StepsText(format));
 }
@@ -336,18 +323,22 @@ std::string ListOf(const std::vector<std::string>& names) {
   return text;
 }
 
-// What to keep in float32, by name if it is little, and where an operation stands in the code.
+// What to keep in float32, by name if it is little.
 std::string PartsText(const Change& change) {
+  std::string text;
   if (change.keep_float32.size() > 2 * kNamed) {
-    return Counted(change.keep_float32.size(), "part") + " of the model";
+    text = Counted(change.keep_float32.size(), "part") + " of the model";
+  } else {
+    std::vector<std::string> parts;
+    for (size_t i = 0; i < change.keep_float32.size(); ++i) {
+      const bool operation = change.keep_float32[i].find('/') != std::string::npos;
+      const bool known = operation && !change.sources[i].empty();
+      parts.push_back(change.keep_float32[i] + (known ? " (" + change.sources[i] + ")" : ""));
+    }
+    text = ListOf(parts);
   }
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < change.keep_float32.size(); ++i) {
-    const bool operation = change.keep_float32[i].find('/') != std::string::npos;
-    const bool known = operation && !change.sources[i].empty();
-    parts.push_back(change.keep_float32[i] + (known ? " (" + change.sources[i] + ")" : ""));
-  }
-  return ListOf(parts);
+  if (change.loss_in_float32) text += (text.empty() ? "" : " and ") + std::string("the loss");
+  return text;
 }
 
 std::string ThenText(const Change& change) {
@@ -359,27 +350,33 @@ std::string ThenText(const Change& change) {
   return "trains. Safe loss scales: " + WindowText(*change.window);
 }
 
-// What to change where a format fails or is at risk in forward; empty lines are left out.
-std::vector<std::string> ChangeLines(const FormatAdvice& format, const Advice& advice) {
-  const bool fails = Fails(format);
-  const std::string instead = format.instead.empty() ? "" : " Or " + format.instead + ".";
+// What to change where a format fails; empty lines are left out.
+std::vector<std::string> ChangeLines(const FormatAdvice& format) {
+  if (!Fails(format)) return {};
   if (format.change) {
     const Change& change = *format.change;
     std::string code;
     for (const std::string& name : change.keep_float32) {
       code += (code.empty() ? "" : ", ") + Quoted(name);
     }
-    return {fmt::format("  {} {} in float32, {} of the multiplications: then {} {}. Not tried "
-                        "yet; dlsim.check_plan does.{}",
-                        fails ? "Keep" : "To be safe, keep", PartsText(change),
-                        change.share == 0 ? "none" : Percent(change.share), format.format,
-                        ThenText(change), instead),
-            "    dlsim.keep_float32(model, [" + code + "])"};
+    const std::string share =
+        !change.share ? ""
+                      : fmt::format(", {} of the multiplications",
+                                    *change.share == 0 ? "none" : Percent(*change.share));
+    std::vector<std::string> lines = {
+        fmt::format("  Keep {} in float32{}: then {} {} (checked at {}).{}", PartsText(change),
+                    share, format.format, ThenText(change), Counted(change.steps, "step"),
+                    format.instead.empty() ? "" : " Or " + format.instead + ".")};
+    if (!code.empty()) lines.push_back("    dlsim.keep_float32(model, [" + code + "])");
+    if (change.loss_in_float32) {
+      lines.push_back(
+          "    with torch.autocast(device, enabled=False): loss = loss_of(output.float(), ...)");
+    }
+    return lines;
   }
-  if (!fails || advice.recipe != Recipe::kAutocast) return {};
-  std::string text = advice.has_graph ? "No part of the model that could stay in float32 was found "
-                                        "to help, short of all of it."
-                                      : "";
+  std::string text = format.shadow ? "No part of the model was found that helps if it stays in "
+                                     "float32, short of all of it."
+                                   : "";
   if (!format.instead.empty())
     text += (text.empty() ? "Instead, " : " Instead, ") + format.instead + ".";
   if (text.empty()) return {};
@@ -394,20 +391,50 @@ std::string GradientsText(const Advice& advice) {
   return has(Role::kGrad) ? "gradients of parameters" : "";
 }
 
+// Which steps were run in formats.
+std::string RunInFormatsText(const Advice& advice) {
+  std::vector<std::string> names;
+  size_t steps = 0;
+  bool whole = true;
+  for (const FormatAdvice& format : advice.formats) {
+    if (!format.shadow) continue;
+    names.push_back(format.format);
+    steps = std::max(steps, format.shadow->steps);
+    whole = whole && (format.shadow->loss || format.shadow->bad > 0);
+  }
+  if (names.empty()) {
+    return advice.not_run.empty() ? ""
+                                  : fmt::format(" No step could be run in the formats: {}.",
+                                                Printable(advice.not_run));
+  }
+  return fmt::format(" {} {} run again in {}{}.", Counted(steps, "step"),
+                     steps == 1 ? "was" : "were", ListOf(names),
+                     whole || !advice.gradients ? ""
+                                                : ", without the loss, which could not be "
+                                                  "followed");
+}
+
 std::string BasisText(const Advice& advice) {
   const FormatAdvice& first = advice.formats.front();
+  const bool run = std::ranges::any_of(
+      advice.formats, [](const FormatAdvice& format) { return format.shadow.has_value(); });
+  if (run && !SawForward(first)) {
+    return fmt::format("Based on {}.{}", GradientsText(advice), RunInFormatsText(advice));
+  }
   if (!SawForward(first)) {
     return fmt::format(
-        "Based on gradients{} only: the forward pass was not recorded, and most fp16 failures "
-        "happen there.",
-        first.values.steps > 0 ? " and parameters" : "");
+               "Based on gradients{} only: the forward pass was not recorded, and most fp16 "
+               "failures "
+               "happen there.",
+               first.values.steps > 0 ? " and parameters" : "") +
+           RunInFormatsText(advice);
   }
   const std::string gradients = GradientsText(advice);
   return fmt::format("Based on {}{}the forward pass of {} of {}{}.", gradients,
                      gradients.empty() ? "" : " and on ", first.forward.steps,
                      Counted(first.steps, "step"),
                      advice.gradients ? "" : " only: no gradients were recorded") +
-         ForwardExceptions(advice);
+         RunInFormatsText(advice) + ForwardExceptions(advice);
 }
 
 // What the recorded run was that the figures do not show.
@@ -523,24 +550,13 @@ std::string ForwardFit(const FormatAdvice& format) {
 }
 
 std::string ForwardFailure(const FormatAdvice& format) {
+  if (format.shadow) return ShadowText(format);
   const std::vector<const ForwardTensor*> outputs = format.forward.Overflowing();
   const std::vector<const ForwardTensor*> values = format.values.Overflowing();
   if (outputs.empty() && values.empty()) return Vanished(format);
   const bool stored = outputs.empty() || (!values.empty() && *values.front()->overflow_step <
                                                                  *outputs.front()->overflow_step);
   const ForwardTensor& first = *(stored ? values : outputs).front();
-  const auto refused = std::ranges::find_if(outputs, [&](const ForwardTensor* tensor) {
-    return *tensor->overflow_step == *first.overflow_step &&
-           !RefusingOperation(tensor->name).empty();
-  });
-  if (refused != outputs.end()) return Refused(format, **refused);
-  if (IsOfMaskedRows(first.name)) {
-    return fmt::format(
-        "fails in forward: softmax in {} gets rows of nothing but {:g} at step {}, which is minus "
-        "infinity in {} and gives NaN. No loss scale helps.",
-        Printable(LayerOf(first.name)), -first.overflow_absmax, *first.overflow_step,
-        format.format);
-  }
   const double largest = MaxFinite(ParseFormat(format.format).format);
   const std::string what = first.constant
                                ? fmt::format("holds the constant {:g}", -first.overflow_absmax)
@@ -553,9 +569,9 @@ std::string ForwardFailure(const FormatAdvice& format) {
 
 std::string Power(int exponent) { return ScaleText(std::ldexp(1.0, exponent)); }
 
-std::string LineOn(const FormatAdvice& format, const Advice& advice, size_t width) {
+std::string LineOn(const FormatAdvice& format, size_t width) {
   std::string text = fmt::format("{:<{}}  {}", format.format, width, Sentence(format));
-  for (const std::string& line : ChangeLines(format, advice)) text += "\n" + line;
+  for (const std::string& line : ChangeLines(format)) text += "\n" + line;
   return text;
 }
 
@@ -565,7 +581,7 @@ std::vector<std::string> AdviceLines(const Advice& advice) {
   for (const ScaledAdvice& format : advice.scaled) width = std::max(width, format.format.size());
   std::vector<std::string> lines;
   for (const FormatAdvice& format : advice.formats) {
-    lines.push_back(LineOn(format, advice, width));
+    lines.push_back(LineOn(format, width));
   }
   for (const ScaledAdvice& format : advice.scaled) {
     lines.push_back(fmt::format("{:<{}}  {}", format.format, width, ScaledSentence(format)));

@@ -23,7 +23,7 @@ std::vector<std::string> AdviceLines(const Advice& advice);
 
 // What is said of one format, its name in this width: the verdict, and in further lines what to
 // change where it fails.
-std::string LineOn(const FormatAdvice& format, const Advice& advice, size_t width);
+std::string LineOn(const FormatAdvice& format, size_t width);
 
 // The lines, as a report begins with them, each at most 80 columns wide.
 std::string FormatAdviceLines(const Advice& advice);

@@ -2,43 +2,40 @@
 // What to change where a format fails: the parts of the model to keep in float32.
 #pragma once
 
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/step.h"
-#include "sim/advice/forward_graph.h"
 
 namespace dlsim::sim {
 
-// Returns the graph of the first step that has one.
-std::optional<ForwardGraph> GraphOf(const StepSource& source);
-
-// Which tensors of a recording are in 16 bits if parts of the model are kept in float32. Without a
-// graph those parts alone are taken out, and not what follows from them.
-class Float32Parts {
+// Parts of a model that are kept in float32: names or globs (fnmatch) of modules, whose parts are
+// kept with them, and of operations that a module's own forward calls, `<module>/<operation>`.
+class KeptUnits {
  public:
-  // The graph, null for none, must live as long; `kept` as keep_float32 takes it.
-  Float32Parts(const ForwardGraph* graph, KeptUnits kept);
+  explicit KeptUnits(std::span<const std::string> names);
 
-  // Whether the tensor of this name, with its role, has 16 bits no more.
-  bool Has(const std::string& tensor, Role role) const;
+  // Whether a recorded tensor is of such a part.
+  bool Has(std::string_view tensor) const;
 
  private:
-  const ForwardGraph* graph_;
-  KeptUnits kept_;
-  std::set<std::string> narrow_;
+  std::set<std::string, std::less<>> names_;
+  std::vector<std::string> globs_;
 };
 
-// Returns the source as if parts of the model had been kept in float32: without the tensors that
-// then have 16 bits no more. Throws UsageError for a name of which the recording has no operation.
+// Returns the source as if parts of the model had been kept in float32: without their tensors.
+// Throws UsageError for a name of which the recording has no tensor.
 StepSource KeptInFloat32(StepSource source, std::span<const std::string> names);
 
-// Fills in FormatAdvice::change and ::instead of formats that fail or are at risk in forward under
-// autocast, and renews Advice::lines. Steps through the source again where gradients fail.
+// Returns what a shadow says if these parts are kept: where all of its plan is, that it holds.
+Shadow WithKept(Shadow shadow, std::span<const std::string> names);
+
+// Fills in FormatAdvice::change and ::instead of formats that fail, and renews Advice::lines. Steps
+// through the source again for each plan of the recorder's.
 void AddChanges(const StepSource& source, const AdviceRequest& request,
                 const ReplayOptions& options, Advice& advice);
 

@@ -36,46 +36,12 @@ bool OverflowsByOneMagnitude(const TensorStats& stats) {
          std::fabs(stats.sum_of_squares - of_one) <= kSame * of_one;
 }
 
-// Whether what overflows, if it is negative, is as good as minus infinity. Of operations only
-// `masked_fill` refuses one that its type cannot hold: added or copied, a constant hides scores as
-// before, but for those of a whole row.
+// Whether what overflows, if it is negative, is as good as minus infinity: of operations only
+// `masked_fill` refuses one that its type cannot hold.
 bool HidesScores(const std::string& name, const TensorStats& stats) {
   if (stats.absmax >= kOfType) return true;
   const bool fills_in = name.find("/masked_fill") != name.npos;
-  const bool fails = fills_in || IsOfMaskedRows(name) || !RefusingOperation(name).empty();
-  return stats.overflow > 1 && IsOfOperation(name) && !fails;
-}
-
-// Whether a tensor tells of an error that PyTorch raises, and there is none in the format.
-bool IsAccepted(const std::string& name, const Format& format) {
-  return format != kFp16 && format != kBf16 && !RefusingOperation(name).empty();
-}
-
-// Whether a divisor is a difference smaller than the rounding errors of what it is the difference
-// of: the root mean square of its shares is below two of the format's largest relative errors.
-bool IsRoundingError(const std::string& name, const TensorStats& stats, const Format& format) {
-  const double most = std::ldexp(1, -format.mantissa_bits);
-  return IsOfDifferences(name) &&
-         stats.sum_of_squares < most * most * static_cast<double>(stats.elements);
-}
-
-// Whether the samples of an input differ by less than twice what rounding changes them by at most.
-// In bf16, classes of points were learned as well at an offset of 75, with 11 % more loss at 150
-// and 65 % more at 300, where this begins.
-bool AreOneSample(const std::string& name, const TensorStats& stats, const Conversion& conversion) {
-  return IsOfSamples(name) &&
-         stats.sum_of_squares < 4 * RoundingFloor(conversion) * static_cast<double>(stats.elements);
-}
-
-// The root mean square of what rounding changes in angles, in radians, beyond which places next to
-// each other have the same. Rotary embeddings from place 1500 on work in fp16 (0.1), and from 3000
-// on do not (0.19), nor from 300 on in bf16 (0.19).
-constexpr double kMostAngleError = 0.14;
-
-// Whether rounding leaves nothing of angles but their size.
-bool AreOtherAngles(const std::string& name, const TensorStats& stats) {
-  return IsOfAngles(name) && stats.error_sum_of_squares > kMostAngleError * kMostAngleError *
-                                                              static_cast<double>(stats.elements);
+  return stats.overflow > 1 && IsOfOperation(name) && !fills_in;
 }
 
 // An output matters to the loss about as much as its norm times that of its gradient. Along a chain
@@ -116,8 +82,7 @@ std::set<std::string> SlightOutputs(const Step& step, std::span<const TensorStat
 
 ListedTensors ListedIn(const Step& step, std::span<const TensorStats> inputs) {
   if (step.forward().empty()) return {};
-  return {step.Listed(kAutocastFloat32Key), step.Listed(kHarmlessOverflowKey),
-          SlightOutputs(step, inputs)};
+  return {step.Listed(kAutocastFloat32Key), SlightOutputs(step, inputs)};
 }
 
 double ForwardHeadroom(const Conversion& conversion, float absmax) {
@@ -168,14 +133,6 @@ bool ForwardTally::Count(int64_t step, const TensorStats& stats, ForwardTensor& 
   return true;
 }
 
-// Whether a tensor overflows, and was computed in fp16 to no effect. In a wider format fewer values
-// do.
-bool ForwardTally::ChangesNothing(const std::string& name, const TensorStats& stats,
-                                  const ListedTensors& listed) const {
-  return recipe_ == Recipe::kAutocast && stats.absmax > largest_that_fits_ &&
-         MaxFinite(conversion_.format) >= MaxFinite(kFp16) && listed.harmless.contains(name);
-}
-
 void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
   const std::span<const TensorInfo> tensors = step.forward();
   if (tensors.empty()) return;
@@ -193,29 +150,13 @@ void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
       of_role.kept_in_float32.insert(name);
       continue;
     }
-    if (const int bits = BitsOfRoundedLoss(name); bits != 0) {
-      if (bits == conversion_.format.mantissa_bits + 1) {
-        of_role.loss_growth = {total.absmax, step.number()};
-      }
-      continue;
-    }
-    if (IsAccepted(name, conversion_.format)) continue;
     // Steps mostly have the same tensors.
     ForwardTensor& tensor = of_role.tensors.Of(name, t);
     ForwardTensor before = tensor;
-    if (ChangesNothing(name, total, listed)) {
-      if (total.absmax < kOfType)
-        tensor.harmless_absmax = std::fmax(tensor.harmless_absmax, total.absmax);
-      continue;
-    }
     tensor.steps += total.sum_of_squares > 0;
     // Models train whose parameters vanish.
     tensor.steps_lost += role == Role::kAct && !listed.slight.contains(name) &&
                          total.energy_lost() > kForwardLossFails;
-    tensor.steps_lost += IsRoundingError(name, total, conversion_.format);
-    tensor.steps_lost += AreOtherAngles(name, total);
-    tensor.steps_lost += AreOneSample(name, total, conversion_);
-    tensor.zero_divisor |= IsOfDivisors(name) && total.underflow > 0;
     const bool first = Count(step.number(), total, tensor);
     if (!first || !OverflowsByOneMagnitude(total)) continue;
     suspects.insert(t);
@@ -253,7 +194,6 @@ ForwardVerdict ForwardTally::VerdictOn(Role role) const {
   ForwardVerdict verdict;
   verdict.steps = of_role.steps;
   verdict.tensors = of_role.tensors.items();
-  verdict.loss_growth = of_role.loss_growth;
   verdict.kept_in_float32 = {of_role.kept_in_float32.begin(), of_role.kept_in_float32.end()};
   if (verdict.steps == 0) return verdict;
   for (const ForwardTensor& tensor : verdict.tensors) {

@@ -22,10 +22,9 @@ namespace dlsim::sim {
 // negative if the magnitude overflows, not negative if it fits, infinite for 0.
 double ForwardHeadroom(const Conversion& conversion, float absmax);
 
-// Forward tensors of a step: those that autocast keeps in float32, those whose overflow in fp16
-// changes nothing, and those that may vanish.
+// Forward tensors of a step: those that autocast keeps in float32, and those that may vanish.
 struct ListedTensors {
-  std::set<std::string> float32, harmless, slight;
+  std::set<std::string> float32, slight;
 };
 
 // Returns those of a step; `inputs` are of its gradients, see Step::Inputs.
@@ -46,7 +45,6 @@ class ForwardTally {
   struct OfRole {
     NamedList<ForwardTensor> tensors;
     std::set<std::string> kept_in_float32;
-    std::optional<LossGrowth> loss_growth;
     size_t steps = 0;
   };
 
@@ -56,8 +54,6 @@ class ForwardTally {
   void NameConstants(const Step& step, const std::set<size_t>& suspects,
                      const std::map<std::string, ForwardTensor>& before);
 
-  bool ChangesNothing(const std::string& name, const TensorStats& stats,
-                      const ListedTensors& listed) const;
   OfRole& Of(Role role) { return role == Role::kValue ? values_ : outputs_; }
   bool Count(int64_t step, const TensorStats& stats, ForwardTensor& tensor) const;
 

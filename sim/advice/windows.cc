@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "dlsim/table.h"
+#include "sim/advice/change.h"
+#include "sim/advice/shadow.h"
 #include "sim/replay/largest_scale.h"
 
 namespace dlsim::sim {
@@ -347,6 +349,7 @@ void WindowFinder::Take(size_t i, const Step& step) {
   const std::set<std::string> types = step.Listed(kComputedInKey);
   computed_in_.float16 += types.contains("float16");
   computed_in_.bfloat16 += types.contains("bfloat16");
+  if (std::string shadow = step.Metadata(kShadowKey); !shadow.empty()) shadow_ = std::move(shadow);
   const ListedTensors listed = ListedIn(step, inputs.totals);
   for (OfFormat& of : formats_) {
     of.forward.Add(step, listed);
@@ -383,6 +386,11 @@ std::vector<FormatWindows> WindowFinder::TakeWindows(const StepSource& source) {
     found.broken_losses = broken_losses_;
     found.forward = of.forward.VerdictOn(Role::kAct);
     found.values = of.forward.VerdictOn(Role::kValue);
+    if (found.recipe == Recipe::kAutocast) {
+      found.not_run = WhyNotRun(shadow_);
+      found.shadow = ShadowIn(shadow_, found.format.name, of.conversion);
+      if (found.shadow) found.shadow = WithKept(*found.shadow, source.float32);
+    }
     found.refused = refused_;
     found.computed_in = computed_in_;
   }

@@ -53,6 +53,8 @@ struct FormatWindows {
   std::vector<TensorHarm> tensors = {};  // in file order of their first appearance
   BrokenLosses broken_losses = {};
   ForwardVerdict forward = {}, values = {};
+  std::optional<Shadow> shadow = {};
+  std::string not_run = {};  // as of Advice
   Recipe recipe = Recipe::kAutocast;
   RefusedSteps refused = {};
   ComputedIn16Bits computed_in = {};
@@ -97,6 +99,7 @@ class WindowFinder {
   BrokenLosses broken_losses_;
   RefusedSteps refused_;
   ComputedIn16Bits computed_in_;
+  std::string shadow_;  // what the last step says that says anything
   std::vector<OfFormat> formats_;
 };
 

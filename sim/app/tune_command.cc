@@ -117,7 +117,7 @@ std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {
 std::string Refusal(const Advice& advice, ConfigTarget target) {
   const std::string_view mark = target == ConfigTarget::kDeepSpeed ? "// " : "# ";
   std::string text(mark);
-  for (const char c : LineOn(advice.formats.front(), advice, 0)) {
+  for (const char c : LineOn(advice.formats.front(), 0)) {
     text += c;
     if (c == '\n') text += mark;
   }

@@ -22,7 +22,6 @@
 #include "src/measure/step_blocks.h"
 #include "src/table/tabulate.h"
 #include "src/trace/feature_axes.h"
-#include "src/trace/listed_names.h"
 
 namespace dlsim {
 namespace {
@@ -330,45 +329,6 @@ TensorInfo Describe(const TensorSources& sources) {
           recorded->tensor->shape};
 }
 
-// Returns those of the tensors that overflow in fp16 in one file.
-std::set<std::string> OverflowingIn(Recording file, const std::set<std::string>& names,
-                                    const StepOptions& options) {
-  std::erase_if(file.tensors, [&](const TraceTensor& tensor) {
-    return !names.contains(tensor.name) || !IsForward(tensor.role);
-  });
-  StepTables tables;
-  tables.parts.resize(1);
-  TraceStep step;
-  step.recordings.push_back(std::move(file));
-  AddForward(step, options, tables);
-  std::set<std::string> overflowing;
-  for (size_t t = 0; t < tables.parts.front().size(); ++t) {
-    const auto stats = Ask(tables.parts.front()[t], {.format = kFp16}, 1);
-    if (stats && stats->overflow > 0) {
-      overflowing.insert(step.recordings.front().tensors[t].name);
-    }
-  }
-  return overflowing;
-}
-
-// Returns the forward tensors whose overflow in fp16 changes nothing: listed by
-// kHarmlessOverflowKey in each file in which they overflow, of a micro-step or rank.
-std::set<std::string> HarmlessOverflows(const TraceStep& step, const StepOptions& options) {
-  const std::vector<const Recording*> files = RecordedFiles(step);
-  std::set<std::string> harmless;
-  for (const Recording* file : files) {
-    harmless.merge(ListedIn(file->metadata, kHarmlessOverflowKey));
-  }
-  for (const Recording* file : files) {
-    const std::set<std::string> listed = ListedIn(file->metadata, kHarmlessOverflowKey);
-    std::set<std::string> open;
-    std::ranges::set_difference(harmless, listed, std::inserter(open, open.end()));
-    if (open.empty()) continue;
-    for (const std::string& name : OverflowingIn(*file, open, options)) harmless.erase(name);
-  }
-  return harmless;
-}
-
 }  // namespace
 
 TensorTable StepTables::Sum(size_t gradient) const {
@@ -398,10 +358,6 @@ StepTables TabulateStep(const TraceStep& step, const StepOptions& options) {
   tables.micro_steps = PartNumbers(step, options.accumulation);
   tables.parts.resize(tables.micro_steps.size());
   if (!step.recordings.empty()) tables.metadata = step.recordings.front().metadata;
-  tables.metadata.erase(std::string(kHarmlessOverflowKey));
-  if (const std::set<std::string> harmless = HarmlessOverflows(step, options); !harmless.empty()) {
-    tables.metadata.emplace(kHarmlessOverflowKey, ListOf(harmless));
-  }
   for (const Recording* file : RecordedFiles(step)) {
     const std::string name = std::filesystem::path(file->place).filename().string();
     tables.files.push_back({name, file->file_bytes});

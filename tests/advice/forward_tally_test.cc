@@ -31,8 +31,7 @@ struct Recorded {
 
 // Adds a step of these tensors.
 void AddStep(int64_t number, const std::vector<Recorded>& tensors, ForwardTally& tally,
-             const std::set<std::string>& float32 = {},
-             const std::set<std::string>& harmless = {}) {
+             const std::set<std::string>& float32 = {}) {
   Recording recording;
   for (const Recorded& recorded : tensors) {
     TraceTensor tensor;
@@ -44,7 +43,7 @@ void AddStep(int64_t number, const std::vector<Recorded>& tensors, ForwardTally&
     recording.tensors.push_back(std::move(tensor));
   }
   const auto recorded = std::make_shared<TraceStep>(TraceStep{number, {std::move(recording)}});
-  tally.Add(Step(TabulateStep(*recorded, {}), recorded, {}), {float32, harmless, {}});
+  tally.Add(Step(TabulateStep(*recorded, {}), recorded, {}), {float32, {}});
 }
 
 ForwardVerdict VerdictOnValues(const std::string& format, const std::vector<float>& values,
@@ -139,18 +138,6 @@ TEST(ForwardTally, NamesTheFirstAndAllThatOverflow) {
   EXPECT_EQ(overflowing[0]->absmax, 9e4f);
   EXPECT_EQ(overflowing[1]->name, "a.act");
   EXPECT_EQ(overflowing[1]->overflow_step, 7);
-}
-
-TEST(ForwardTally, AnOverflowThatChangesNothingDoesNotCountUnderAutocast) {
-  for (const Recipe recipe : {Recipe::kAutocast, Recipe::kHalf}) {
-    ForwardTally tally({kFp16}, recipe);
-    AddStep(0, {{"a/mul.act", {1e5f, 1}}, {"b.act", {2, 1}}}, tally, {}, {"a/mul.act"});
-    const ForwardVerdict outputs = tally.VerdictOn(Role::kAct);
-    const bool counts = recipe == Recipe::kHalf;
-    EXPECT_EQ(outputs.state, counts ? ForwardState::kOverflows : ForwardState::kFits);
-    EXPECT_EQ(outputs.absmax, counts ? 1e5f : 2);
-    EXPECT_EQ(outputs.tensors.front().harmless_absmax, counts ? 0 : 1e5f);
-  }
 }
 
 TEST(ForwardTally, RolesAreApart) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/error.h"
 #include "dlsim/sim/tune.h"
 #include "sim/advice/advice_text.h"
 #include "tests/support/small_replay.h"
@@ -163,30 +164,6 @@ TEST_F(ForwardVerdictTest, AMaskIsAConstantOrDoesNotCount) {
   EXPECT_EQ(forward["nonfinite"][0]["inf"], 1);
 }
 
-// masked_fill(mask, -1e9): an error in PyTorch, whatever becomes of the scores. None in other
-// formats.
-TEST_F(ForwardVerdictTest, AConstantThatPyTorchRefusesFails) {
-  const nlohmann::ordered_json metadata = {{"harmless_overflow", "a/masked_fill.act"}};
-  WriteBlock(0,
-             {FloatTensor("a/masked_fill.act", {-1e12f, 3, -1e12f}),
-              FloatTensor("a/refused_masked_fill.act", {-1e12f, -1e12f}),
-              FloatTensor("a/refused_full_like.call1.act", {1e12f})},
-             metadata);
-  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16", "cb16"}});
-  EXPECT_EQ(advice.lines[0],
-            "fp16  fails in forward: masked_fill in a gets -1e+12 at step 0, which PyTorch refuses "
-            "to make fp16 (RuntimeError): use torch.finfo(dtype).min. No loss scale helps.\n"
-            "  Instead, use bf16.");
-  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
-  EXPECT_EQ(advice.lines[2].find("cb16  trains. Safe"), 0u) << advice.lines[2];
-  WriteBlock(0, {FloatTensor("a/refused_full_like.call1.act", {1e12f})});
-  EXPECT_NE(AdviseOnTrace({.formats = {"fp16"}})
-                .lines[0]
-                .find("full_like in a gets 1e+12 at step 0, which PyTorch refuses to make fp16 "
-                      "(RuntimeError): use torch.finfo(dtype).max."),
-            std::string::npos);
-}
-
 // torch.finfo(dtype).min is another number in 16 bits, and what is added becomes minus infinity.
 TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
@@ -211,67 +188,112 @@ TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
             0u);
 }
 
-// The softmax of a row of minus infinity is NaN.
-TEST_F(ForwardVerdictTest, RowsOfMaskedScoresFail) {
-  WriteBlock(0, {FloatTensor("a/add.act", {-1e9f, -1e9f, -1e9f, 2}),
-                 FloatTensor("a/masked_rows.act", {-1e9f, 2, -1e9f})});
-  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(
-      advice.lines[0],
-      "fp16  fails in forward: softmax in a gets rows of nothing but -1e+09 at step 0, which "
-      "is minus infinity in fp16 and gives NaN. No loss scale helps.\n"
-      "  Instead, mask scores with torch.finfo(scores.dtype).min, not with a constant, or use "
-      "bf16.");
-  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+// What the recorder has written, of fp16 alone.
+std::string ShadowText(const std::string& fails, const std::string& more,
+                       const std::string& plan = "") {
+  return R"({"fp16": {"fails": ")" + fails + R"(", "steps": 8, "scale": 1024, )" + more +
+         (plan.empty() ? "" : R"(, "plan": )" + plan) + "}}";
 }
 
-// x / (largest + 1e-8), where all of a row is zero.
-TEST_F(ForwardVerdictTest, DivisorsThatBecomeZeroFail) {
-  WriteBlock(0, {FloatTensor("a/divisor.act", {2, 1e-5f, 0})});
-  EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}}).lines[0].find("fp16  trains. Safe"), 0u);
-  WriteBlock(1, {FloatTensor("a/divisor.act", {2, 1e-8f, 3})});
-  WriteBlock(2, {FloatTensor("a/divisor.act", {2, 1, 3})});
-  WriteBlock(3, {FloatTensor("a/divisor.act", {2, 1, 3})});
+constexpr const char* kOverflow =
+    R"("bad": 5, "overflows": 0, "error": "", "loss": 0.01, "gradients": 0.5, "modules": [],
+       "culprits": [{"part": "fc", "module": "fc", "operation": "linear", "operands": 12.5,
+                     "result": 81234.5}])";
+constexpr const char* kHolds =
+    R"("bad": 0, "overflows": 0, "error": "", "loss": 0.01, "gradients": 0.02, "modules": [],
+       "culprits": [])";
+
+TEST_F(ForwardVerdictTest, StepsThatWereRunDecide) {
+  WriteT5();
+  WriteBlock(3, {}, {{"shadow", ShadowText("", kHolds)}});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
+  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
+  EXPECT_EQ(advice.formats[0].forward.state, ForwardState::kFits);
+  EXPECT_FALSE(advice.formats[1].shadow);
+  EXPECT_EQ(advice.lines[2],
+            "Based on gradients of parameters and activations and on the forward pass of 2 of 5 "
+            "steps. 8 steps were run again in fp16.");
+  EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}, .recipe = Recipe::kHalf}).formats[0].verdict,
+            Verdict::kFailsInForward);
+  Conversion clamps;
+  clamps.overflow = Overflow::kSaturate;
+  EXPECT_FALSE(AdviseOnTrace({.formats = {"fp16"}, .conversion = clamps}).formats[0].shadow);
+}
+
+TEST_F(ForwardVerdictTest, WhatBreaksFirstIsNamed) {
+  const std::string plan =
+      R"({"keep_float32": ["fc", "a/mul"], "sources": ["", "model.py:12"], "share": 0.25,
+          "loss_in_float32": false, "steps": 6, "scale": 4096})";
+  WriteBlock(0, {}, {{"shadow", ShadowText("not finite", kOverflow, plan)}});
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
   EXPECT_EQ(advice.lines[0],
-            "fp16  fails in forward: a divides by values, or takes the logarithm of some, that "
-            "become zero at step 1, the smallest fp16 value is 6e-08. No loss scale helps.\n"
-            "  Instead, make the epsilon of that division larger, or use bf16.");
-  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+            "fp16  fails in forward: linear in fc reaches 81234.5, the largest fp16 value is 65504 "
+            "(5 of 8 steps that were run in fp16). No loss scale helps.\n"
+            "  Keep fc and a/mul (model.py:12) in float32, 25 % of the multiplications: then fp16 "
+            "trains. Safe loss scales: 2^-15 to 2^15 (checked at 6 steps). Or use bf16.\n"
+            "    dlsim.keep_float32(model, ['fc', 'a/mul'])");
+  const Json fp16 = JsonAdvice(advice)["formats"][0];
+  EXPECT_EQ(fp16["shadow"]["fails"], "not finite");
+  EXPECT_EQ(fp16["change"]["because"], (Json{"fc.act"}));
+  EXPECT_EQ(fp16["change"]["checked"], true);
+  EXPECT_EQ(fp16["change"]["steps"], 6);
 }
 
-// A variance as E[x^2] - E[x]^2: what is left of 1 is 2^-8 in the mean.
-TEST_F(ForwardVerdictTest, DivisorsThatAreRoundingErrorsFail) {
-  const float rest = 0x1p-8f;
-  for (int step = 0; step < 4; ++step) {
-    const float share = step == 0 ? 0.5f : rest;  // at most steps
-    WriteBlock(step, {FloatTensor("a/difference.act", {share, 0, share, share})});
+TEST_F(ForwardVerdictTest, EachWayToFailHasItsSentence) {
+  struct {
+    const char *fails, *figures, *sentence;
+    Verdict verdict;
+  } cases[] = {
+      {"not finite",
+       R"("bad": 8, "overflows": 0, "error": "RuntimeError: no", "loss": null, "gradients": null,
+          "modules": [], "culprits": [{"part": "a/masked_fill", "module": "a",
+          "operation": "masked_fill", "operands": null, "result": null}])",
+       "fails in forward: masked_fill in a raises RuntimeError: no (8 of 8 steps that were run in "
+       "fp16). No loss scale helps.",
+       Verdict::kFailsInForward},
+      {"not finite",
+       R"("bad": 8, "overflows": 8, "error": "", "loss": null, "gradients": null,
+          "modules": ["fc"], "culprits": [])",
+       "fails in backward: at 8 of 8 steps that were run in fp16, no loss scale keeps the "
+       "gradients "
+       "of fc finite.",
+       Verdict::kNoScaleIsSafe},
+      {"loss",
+       R"("bad": 0, "overflows": 0, "error": "", "loss": 0.25, "gradients": 0.5, "modules": ["fc"],
+          "culprits": [])",
+       "fails in forward: the mean loss of 8 steps that were run in fp16 is off by 25 %. No loss "
+       "scale helps.",
+       Verdict::kFailsInForward},
+      {"gradients",
+       R"("bad": 0, "overflows": 0, "error": "", "loss": 0.01, "gradients": 0.5,
+          "modules": ["fc", "a"], "culprits": [])",
+       "fails in forward: in 8 steps that were run in fp16, mean gradients of rows are off by 50 "
+       "%, "
+       "most in fc, a.",
+       Verdict::kFailsInForward}};
+  for (const auto& [fails, figures, sentence, verdict] : cases) {
+    WriteBlock(0, {}, {{"shadow", ShadowText(fails, figures)}});
+    const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
+    EXPECT_EQ(advice.lines[0], std::string("fp16  ") + sentence +
+                                   "\n  No part of the model was found that helps if it stays in "
+                                   "float32, short of all of it.");
+    EXPECT_EQ(advice.formats[0].verdict, verdict);
   }
-  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
-  EXPECT_EQ(advice.lines[1],
-            "bf16  fails in forward: a divides by a difference, or takes its root or logarithm, "
-            "that is less than the rounding errors of bf16. No loss scale helps.");
 }
 
-// What the recorder has computed again for two of the formats, at the last step; fp16 keeps 11
-// bits.
-TEST_F(ForwardVerdictTest, ALossThatRoundingDoublesFails) {
-  for (int step = 0; step < 4; ++step) {
-    const float last = step == 3;
-    WriteBlock(step, {FloatTensor("(root)/rounded_loss8.act", {0.5f + 1.75f * last}),
-                      FloatTensor("(root)/rounded_loss11.act", {2 - last})});
+TEST_F(ForwardVerdictTest, WhyNoStepCouldBeRunIsSaid) {
+  WriteBlock(0, {}, {{"shadow", R"({"why": "it runs under torch.func"})"}});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
+  EXPECT_NE(advice.lines[1].find(" No step could be run in the formats: it runs under torch.func."),
+            std::string::npos)
+      << advice.lines[1];
+}
+
+TEST_F(ForwardVerdictTest, ADamagedShadowIsOneLine) {
+  for (const char* text : {"{", "[]", R"({"fp16": 3})", R"({"fp16": {"fails": "why"}})"}) {
+    WriteBlock(0, {}, {{"shadow", text}});
+    EXPECT_THROW(AdviseOnTrace({.formats = {"fp16"}}), Error) << text;
   }
-  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16", "cb16"}});
-  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
-  EXPECT_EQ(advice.formats[0].forward.loss_growth.value().share, 1);
-  EXPECT_EQ(
-      advice.lines[1],
-      "bf16  fails in forward: the loss is 3.2 times as large at step 3 if inputs and outputs "
-      "are rounded to bf16. No loss scale helps.");
-  EXPECT_EQ(advice.formats[1].forward.absmax, 0);
-  EXPECT_TRUE(advice.formats[1].forward.Vanishing().empty());
-  EXPECT_FALSE(advice.formats[2].forward.loss_growth);
 }
 
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {

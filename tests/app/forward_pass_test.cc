@@ -149,31 +149,6 @@ TEST(ForwardPass, ChangesNoOtherCommand) {
   EXPECT_EQ(WindowsOf(found), WindowsOf(expected));
 }
 
-TEST(ForwardPass, AnOverflowIsHarmlessOnlyIfEachFileThatHasItSaysSo) {
-  struct {
-    float second;  // largest value of the second file, whose metadata list nothing
-    const char* verdict;
-  } cases[] = {{1e5f, "fails in forward"}, {10, "as is"}};
-  for (const auto& [second, verdict] : cases) {
-    for (const char* part : {"micro", "rank"}) {
-      const TempDir dir, profiles;
-      for (const bool first : {true, false}) {
-        const nlohmann::ordered_json says = {{"harmless_overflow", "a.act"}};
-        dir.Write(std::string("step-0.") + part + (first ? "-0" : "-1") + ".safetensors",
-                  BuildSafetensors({FloatTensor("a.act", {1, first ? 1e5f : second}),
-                                    FloatTensor("a.weight.grad", {1, 2})},
-                                   first ? says : nlohmann::ordered_json::object()));
-      }
-      for (const std::string& path :
-           {dir.path(), Profiled(dir.path(), profiles.path() + "/a.profile")}) {
-        const json found =
-            SucceedJson({"tune", path, "--format", "fp16", "--json", "-", "--quiet"});
-        EXPECT_EQ(found["verdict"]["formats"][0]["verdict"], verdict) << part << " " << path;
-      }
-    }
-  }
-}
-
 TEST(ForwardPass, MetadataGoThroughProfiles) {
   const TwoTraces traces(kSingle);
   const TempDir dir;

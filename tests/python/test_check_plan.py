@@ -73,7 +73,7 @@ def loss_of(model, batch):
 def test_a_healthy_model_holds_in_each_format(format):
     found = dlsim.check_plan(mlp(), loss_of, batches(), format=format)
     assert found.holds and found.bad_steps == ()
-    assert 0 < found.loss_difference < 0.02  # rounded, but little
+    assert 0 <= found.loss_difference < 0.02  # rounded, but little
     assert re.fullmatch(
         rf"{format} holds: all 4 steps are finite\. The mean loss differs from float32's by "
         r"\S+ %, mean gradients of rows by \S+ %\.",
@@ -167,15 +167,15 @@ def test_gradients_that_vanish_do_not_hold():
 @needs_fp16
 def test_a_part_with_small_gradients_counts_like_a_large_one():
     def two(model, batch):
-        return loss_of(model["a"], batch) + 1e-12 * loss_of(model["b"], batch)
+        return loss_of(model["a"], batch) + 1e-5 * loss_of(model["b"], batch)
 
     model = nn.ModuleDict({"a": mlp(), "b": mlp()})
-    found = dlsim.check_plan(model, two, batches(), scale=2.0**10)
+    found = dlsim.check_plan(model, two, batches(), scale=2.0**-8)
     assert found.loss_difference < 0.01 and not found.holds
     errors = found.gradient_errors
-    assert {name for name in errors if errors[name] > 0.5} == {"b.0.weight", "b.2.weight"}
+    assert {name for name in errors if errors[name] > 0.2} == {"b.0.weight", "b.2.weight"}
     assert str(found).endswith(" %, most in b.2, b.0.")
-    assert dlsim.check_plan(model, two, batches(), scale=2.0**10, keep_float32="b").holds
+    assert dlsim.check_plan(model, two, batches(), scale=2.0**-8, keep_float32="b").holds
 
 
 def test_noise_before_a_normalization_is_not_an_error():

@@ -87,7 +87,7 @@ def test_compiled_code_runs_where_no_activation_is_recorded(tmp_path: Path) -> N
             assert stance._stance.stance == expected
             model(X).sum().backward()
             rec.step(scale=1.0)
-    with dlsim.Recorder(model, tmp_path / "none", activations=None):
+    with dlsim.Recorder(model, tmp_path / "none", activations=None, shadow=None):
         assert stance._stance.stance == "default"
     first, second = dlsim.autocast_emulation(model), dlsim.autocast_emulation(model)
     first.remove()

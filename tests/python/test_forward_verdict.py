@@ -32,7 +32,6 @@ FORWARD: dict[str, Any] = {
         {"tensor": "scores.act", "first_step": 1, "absmax": 1e9, "constant": True},
     ],
     "vanishing": [{"tensor": "head.act", "steps": 2, "energy_lost": 0.9, "worst_step": 1}],
-    "loss_growth": 1.5,
     "nonfinite": [{"tensor": "mask.act", "first_step": 0, "inf": 3, "nan": 0}],
     "kept_in_float32": ["norm.act"],
 }
@@ -75,7 +74,6 @@ def test_a_forward_verdict_is_read_from_json() -> None:
             ForwardOverflow("scores.act", 1, 1e9, constant=True),
         ),
         vanishing=(VanishingTensor("head.act", 2, 0.9, 1),),
-        loss_growth=1.5,
         nonfinite=(NonfiniteTensor("mask.act", 0, 3, 0),),
         kept_in_float32=("norm.act",),
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callbacks of trainers record what dlsim.Recorder does in a user's own loop."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,10 @@ def test_hugging_face_losses_are_no_activations(tmp_path: Path) -> None:
     own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run"))
     own.train()
     own.plain.close()
-    found = load(tmp_path / "run", 0)[0]
+    found, metadata = load(tmp_path / "run", 0)
     assert "lm_head.act_grad" in found
+    fp16 = json.loads(metadata["shadow"])["fp16"]
+    assert fp16["fails"] == "" and fp16["loss"] is not None  # run again with its loss
     assert all(tensor.dim() > 0 for name, tensor in found.items() if name.endswith(".act_grad"))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lightning and Accelerate record what dlsim.Recorder does in a plain loop."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,12 @@ def fit(running, module) -> None:
     running.fit(module, torch.utils.data.DataLoader(batches(), batch_size=None))
 
 
+def assert_run_again(path: Path, step: int) -> None:
+    """Asserts that a step was run again in fp16 with its loss."""
+    fp16 = json.loads(load(path, step)[1]["shadow"])["fp16"]
+    assert fp16["fails"] == "" and fp16["loss"] is not None
+
+
 # The last one overflows, so that steps are skipped and the scale falls.
 SCALES = [None, 1024.0, 2.0**127]
 
@@ -143,6 +150,7 @@ def test_lightning_numbers_go_on_after_a_checkpoint(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader(batches(), batch_size=None)
     second.fit(Module(), loader, ckpt_path=tmp_path / "saved.ckpt")
     assert steps_in(tmp_path / "one") == [0, 1, 2] and steps_in(tmp_path / "two") == [3, 4, 5]
+    assert_run_again(tmp_path / "two", 3)
 
 
 def test_lightning_ends_a_training_on_an_alert(tmp_path: Path, caplog) -> None:
@@ -211,6 +219,8 @@ def test_accelerate_gradients_are_those_before_unscaling_and_clipping(
                 optimizer.zero_grad()
     scales = record_plainly(tmp_path / "plain", scale)
     assert recorder.errors == 0
+    if scale != SCALES[-1]:  # at which the loss is infinite
+        assert_run_again(tmp_path / "run", 0)
     same_traces(tmp_path / "run", tmp_path / "plain", scales)
     assert "backward" not in vars(accelerator) and "step" not in vars(optimizer)
 

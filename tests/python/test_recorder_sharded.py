@@ -105,22 +105,3 @@ class Squares(nn.Module):
         for module in self.children():
             x = module(x)
         return (x * 2e4).pow(2)
-
-
-@pytest.mark.parametrize("kind", ["sharded", "stages"])
-def test_a_shard_says_by_its_own_names_what_autocast_keeps_in_float32(tmp_path, kind) -> None:
-    run = tmp_path / "run"
-    for rank in range(2):
-        model = Squares(rank if kind == "stages" else 0)
-        options = {"distributed": kind, "rank": rank, "ranks": 2, "forward_every": 1}
-        with dlsim.Recorder(model, run, **options, on_error="raise") as rec:
-            model(torch.ones(3, 4)).mean().mul(1e-9).backward()
-            rec.step(scale=1.0)
-    shards = [run / f"shard-0000{rank}-of-00002" for rank in range(2)]
-    for path in shards:
-        tensors, metadata = load(path, 0)
-        wide = set(metadata["autocast_float32"].split("\n"))
-        large = {name for name, one in tensors.items() if one.max() > 65504}
-        assert wide <= tensors.keys() and large and large <= wide
-    for path in (*shards, run):
-        assert dlsim.replay(path, quiet=True).verdict["fp16"].verdict != "fails in forward"

@@ -108,17 +108,20 @@ struct Change {
   // As dlsim.keep_float32 takes them: modules, and operations of a module's own forward, such as
   // "attn/matmul"; for each the line of the model that calls it, empty if not known.
   std::vector<std::string> keep_float32, sources;
-  std::vector<std::string> because;  // the tensors that 16 bits cannot hold
+  bool loss_in_float32 = false;      // also what runs outside of the model
+  std::vector<std::string> because;  // what 16 bits cannot hold
   Verdict then = Verdict::kAsIs;
   std::optional<SafeScales> window;  // of loss scales
   std::optional<double> scale;       // to use
-  double share = 0;                  // of the multiplications of the forward pass that are kept
+  std::optional<double> share;       // of the multiplications of the forward pass, if known
+  size_t steps = 0;                  // that were run so
 };
 
 struct FormatAdvice {
   std::string format;
   Verdict verdict = Verdict::kAsIs;
   ForwardVerdict forward, values;  // outputs of modules and operations; parameters
+  std::optional<Shadow> shadow;    // what steps that were run in the format have shown
   // All that follows is of gradients.
   // The scales that are safe at all steps but isolated ones; nothing if none is.
   std::optional<SafeScales> window;
@@ -138,8 +141,8 @@ struct FormatAdvice {
   std::vector<std::string> noise_tensors;  // not counted
   double mean_harm = 0;                    // over all tensors
   std::vector<StepWindow> windows;         // of all steps
-  // Under autocast, where the format fails or is at risk in forward; nothing if no set of parts
-  // short of the whole model helps.
+  // Where steps that were run in the format fail; nothing if no set of parts short of the whole
+  // model was found to help.
   std::optional<Change> change;
   std::string instead;  // what else may help where it fails; may be empty
 };
@@ -173,7 +176,7 @@ struct Advice {
   std::string tensors = "*";          // only those that match were read
   Recipe recipe = Recipe::kAutocast;  // that says which forward tensors count
   BrokenLosses broken_losses = {};
-  bool has_graph = false;  // of its operations: without, nothing is known of what to change
+  std::string not_run;               // why no step could be run in formats; empty if not known
   std::vector<std::string> float32;  // parts that were taken to be in float32
   RefusedSteps refused = {};         // before the last recorded step
   ComputedIn16Bits computed_in = {};

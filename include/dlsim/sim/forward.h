@@ -36,9 +36,6 @@ inline constexpr double kForwardLossAtRisk = 0.1;
 // ... and one that loses more than this at most steps fails.
 inline constexpr double kForwardLossFails = 0.5;
 
-// A loss that rounding makes larger by more than this share fails.
-inline constexpr double kLossGrowthFails = 1;
-
 // One tensor over the steps that have it, in one format at scale 1.
 struct ForwardTensor {
   std::string name;
@@ -49,7 +46,6 @@ struct ForwardTensor {
   bool constant = false;  // what overflows first is one value below -1e4, as masks add or fill in
   bool hides_scores =
       false;  // some values are a constant of masks that overflows, and do not count
-  float harmless_absmax = 0;  // the largest that overflows and changes nothing; does not count
   std::optional<int64_t> nonfinite_step = {};  // the first with values that were not finite
   uint64_t inf = 0, nan = 0;                   // such values, over all steps; they do not count
   double energy_lost = 0;  // the largest share of its sum of squares that underflows at a step ...
@@ -57,18 +53,8 @@ struct ForwardTensor {
   size_t steps = 0;              // at which it is not all zero ...
   size_t steps_lost = 0;  // ... and those at which losing more than kForwardLossFails matters
 
-  bool zero_divisor = false;  // an operation divides by it, and some of it becomes zero
-
-  // Whether it vanishes at most steps, and the loss depends on it; or whether it is divided by.
-  bool Vanishes() const { return zero_divisor || 2 * steps_lost > steps; }
-};
-
-// By which share the loss of a pass is larger if its inputs and outputs are rounded to a format.
-struct LossGrowth {
-  double share;
-  int64_t step;
-
-  bool Fails() const { return share > kLossGrowthFails; }
+  // Whether it vanishes at most steps, and the loss depends on it.
+  bool Vanishes() const { return 2 * steps_lost > steps; }
 };
 
 // What is said of all tensors of one role that the recipe holds in 16 bits.
@@ -88,14 +74,53 @@ struct ForwardVerdict {
 
   // Those that vanish, as recorded. They belong to this verdict.
   std::vector<const ForwardTensor*> Vanishing() const;
+};
 
-  // At the last step that says so; nothing if none does.
-  std::optional<LossGrowth> loss_growth = {};
+// Why a format fails at steps that were run in it: results are not finite, the loss is another
+// one, or gradients are systematically wrong.
+enum class ShadowFailure : uint8_t { kNone, kNotFinite, kLoss, kGradients };
 
-  // Whether outputs vanish, or the loss grows too much.
-  bool FailsWithoutOverflow() const {
-    return !Vanishing().empty() || (loss_growth && loss_growth->Fails());
-  }
+constexpr auto EnumNames(ShadowFailure) {
+  return std::to_array<EnumName<ShadowFailure>>({{ShadowFailure::kNone, ""},
+                                                 {ShadowFailure::kNotFinite, "not finite"},
+                                                 {ShadowFailure::kLoss, "loss"},
+                                                 {ShadowFailure::kGradients, "gradients"}});
+}
+
+// What the recorder has found by running steps again in a format (docs/verdict.md). All are counts
+// and figures of the steps that are finite in float32.
+struct Shadow {
+  ShadowFailure fails = ShadowFailure::kNone;
+  size_t steps = 0;
+  size_t bad = 0;                   // that are not finite, or raise, in the format ...
+  size_t overflows = 0;             // ... of these, with a finite loss: only gradients are not
+  std::string error;                // what the first bad step has raised, or empty
+  std::optional<double> loss;       // how far the mean loss is from float32's, if it was run
+  std::optional<double> gradients;  // the same of mean gradients of rows, in the mean
+  double scale = 1;                 // of the loss at the last step
+
+  // Where the first bad step breaks, in order: an operation, with the largest magnitudes of its
+  // operands and of its result in float32, if it runs there.
+  struct Culprit {
+    std::string part;  // the module, or the operation in it, as keep_float32 takes them
+    std::string module, operation;
+    std::optional<double> operands, result;
+  };
+  std::vector<Culprit> culprits;
+  std::vector<std::string> modules;  // with wrong gradients
+
+  // Parts with which, kept in float32, the steps do not fail.
+  struct Plan {
+    std::vector<std::string> keep_float32, sources;  // as of Change
+    bool loss_in_float32 = false;                    // also what runs outside of the model
+    size_t steps = 0;                                // that were run so
+    double scale = 1;                                // of the loss
+    std::optional<double> share;  // of the multiplications that is kept, if known
+  };
+  std::optional<Plan> plan;
+
+  // Whether the loss is finite, but no loss scale makes the gradients so.
+  bool FailsInBackward() const { return fails == ShadowFailure::kNotFinite && bad == overflows; }
 };
 
 // Below one binade of head-room the next batch may overflow (docs/verdict.md).

@@ -167,6 +167,9 @@ struct StepSource {
 
   // Has the system read the i-th step, which will be opened soon.
   std::function<void(size_t i)> read_ahead = {};
+
+  // Parts of the model that are taken to be in float32, and whose tensors are left out.
+  std::vector<std::string> float32 = {};
 };
 
 // Returns the same steps without the tensors that `drops` names.

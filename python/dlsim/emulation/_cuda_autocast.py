@@ -32,6 +32,8 @@ _Base: Any = torch.Tensor
 
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
+_CLAMPS = ("clamp", "clamp_min", "clamp_max")
+_DRAWS = ("rand", "rand_like", "randn", "randn_like")
 _REFUSES = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
     "binary_cross_entropy_with_logits or BCEWithLogitsLoss"
@@ -158,6 +160,24 @@ def _in_widest(_rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -
         return operator(*args, **kwargs)
 
 
+def _clamped(rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    # CUDA compares with bounds in float32; a CPU refuses those that 16 bits do not hold.
+    with _without_rules():
+        if not (_eligible(args[0]) and args[0].dtype == rules.dtype):
+            return operator(*args, **kwargs)
+        args, kwargs = _map((args, kwargs), _wide)
+        return operator(*args, **kwargs).to(rules.dtype)
+
+
+def _drawn(rules: CudaAutocast, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    # PyTorch draws other numbers for other types.
+    with _without_rules():
+        like = kwargs.get("dtype") or (args[0].dtype if isinstance(args[0], Tensor) else None)
+        if like != rules.dtype:
+            return operator(*args, **kwargs)
+        return operator(*args, **{**kwargs, "dtype": torch.float32}).to(rules.dtype)
+
+
 def _banned(_rules: CudaAutocast, _operator: Any, *_args: Any, **_kwargs: Any) -> Any:
     raise RuntimeError(_REFUSES)
 
@@ -176,6 +196,10 @@ def _operators() -> tuple[tuple[Any, Any], ...]:
         rule: Any = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
         if name == "binary_cross_entropy":
             rule = _banned
+        elif operation in _CLAMPS:
+            rule = _clamped
+        elif operation in _DRAWS:
+            rule = _drawn
         elif policy is None and not promotes(operation):
             continue
         operator = getattr(getattr(_torch.ops.aten, name), schema.overload_name or "default", None)

@@ -6,11 +6,15 @@ Also with parts of the model kept in float32. On a CPU the rules of `_cuda_autoc
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import variance
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,8 +26,14 @@ from .._errors import UsageError
 from .._keep import KeptFloat32
 from .._text import some_of
 from ..arrays._dtypes import format_of
+from ..recorder._modes import rerun
 from ._cuda_autocast import TYPES, CudaAutocast
-from ._culprits import Culprit, Watch
+from ._culprits import OF_LOSS, Culprit, Watch
+
+try:
+    from torch.utils.flop_counter import FlopCounterMode  # type: ignore[import-not-found, unused-ignore]
+except ModuleNotFoundError:  # before PyTorch 2.1
+    FlopCounterMode = None
 
 _torch: Any = torch  # whose types lack much of what is used here in PyTorch 1.13
 _T = TypeVar("_T")
@@ -31,10 +41,15 @@ _T = TypeVar("_T")
 # Of docs/check-plan.md, which says what they were tried on.
 BAD_SHARE = 0.2  # of the steps that may be not finite
 LOSS_DIFFERENCE = 0.05  # that the mean loss may differ by
-GRADIENT_ERROR = 0.2  # of the mean gradient of a row, in the mean over rows and parameters
-LIVE_ROW = 1e-6  # of the largest row of a matrix; what is smaller is not compared
-TORCH_START, LEAST_SCALE = 2.0**16, 2.0**-24
+# Of the mean gradient of a row, in the mean over rows and parameters; and where steps are few.
+GRADIENT_ERROR, FEW_STEPS, GRADIENT_ERROR_OF_FEW = 0.03, 4, 0.2
+# Of the largest row of a matrix: what is smaller is not compared. Of the largest gradient: what is
+# smaller may be rounding errors alone, which are others at another scale.
+LIVE, OTHER_SCALE, NOISE = 1e-6, 1.1, 0.01
+ROWS, SAMPLED = 256, 1 << 15  # rows, and elements, that are compared of a matrix
+TORCH_START, LEAST_SCALE, MOST_BINADES = 2.0**16, 2.0**-24, 40
 
+_OF_MODULES = frozenset((*vars(torch.nn.Module()), "forward"))  # KeptFloat32 sets the latter
 _MISSING = "not implemented for"  # PyTorch's words where a CPU has no kernel for 16 bits
 
 
@@ -74,8 +89,9 @@ class PlanCheck:
     """What a shadow found; `print` says it in a sentence or two.
 
     `gradient_errors` has, for each parameter of two or more dimensions, how far the gradient of a
-    row, averaged over the finite steps, is from float32's, in the mean over its rows: by the norm
-    of float32's and of what chance leaves of that average, at most 1. `culprits` are the operations
+    row, averaged over the finite steps, is from float32's, less what chance makes of that, in the
+    mean over its rows: by the norm of float32's and of what chance leaves of that average, at most
+    1. `culprits` are the operations
     at which the first bad step breaks, in the order in which they run; without any its forward pass
     is finite, and `broken_gradients` names the modules that have gradients which are not, from the
     input on.
@@ -95,9 +111,14 @@ class PlanCheck:
 
     @property
     def loss_difference(self) -> float:
-        """How far the mean loss of the finite steps is from float32's, by its mean magnitude."""
+        """How far the mean loss of the finite steps is from float32's, by its mean magnitude.
+
+        Less what chance makes of that.
+        """
         finite = [one for one in self.steps if one.counts and one.finite]
-        change = abs(sum(one.loss - one.float32_loss for one in finite))
+        changes = [one.loss - one.float32_loss for one in finite]
+        chance = len(finite) * variance(changes) if len(finite) > 1 else 0.0
+        change = math.sqrt(max(sum(changes) ** 2 - chance, 0.0))
         size = sum(abs(one.float32_loss) for one in finite)
         if size:
             return change / size
@@ -114,14 +135,40 @@ class PlanCheck:
         """Whether the format, with the plan, serves at these steps.
 
         It does not if more than a fifth of the steps raise or are not finite, if the mean loss
-        differs by 5 %, or if mean gradients of rows do by 20 %, over all rows and parameters.
+        differs by 5 %, or if mean gradients of rows do by 3 %, over all rows and parameters; by
+        20 % where less than four steps are finite.
         """
-        return not self._reason()
+        return not self.reason()
+
+    def reason(self, *, whole: bool = True) -> str:
+        """Returns why the format does not serve: "not finite", "loss", "gradients", or nothing.
+
+        The loss counts if the steps are `whole`.
+        """
+        counted = sum(one.counts for one in self.steps)
+        if len(self.bad_steps) > BAD_SHARE * counted:
+            return "not finite"
+        if whole and not self.loss_difference < LOSS_DIFFERENCE:
+            return "loss"
+        return "" if self.gradient_error < self._most_error else "gradients"
+
+    @property
+    def _most_error(self) -> float:
+        """The error of gradients at which a format fails; few steps do not tell it from noise."""
+        finite = sum(one.counts and one.finite for one in self.steps)
+        return GRADIENT_ERROR if finite >= FEW_STEPS else GRADIENT_ERROR_OF_FEW
+
+    def wrong_modules(self) -> list[str]:
+        """Returns the modules whose mean gradients are wrong, the worst first."""
+        errors = self.gradient_errors
+        worst = sorted(errors, key=lambda name: -errors[name])
+        most = self._most_error
+        return [*dict.fromkeys(_module_of(one) for one in worst if errors[one] > most)]
 
     def __str__(self) -> str:
         kept = f" with {some_of(self.keep_float32)} in float32" if self.keep_float32 else ""
         counted = sum(one.counts for one in self.steps)
-        bad, reason = self.bad_steps, self._reason()
+        bad, reason = self.bad_steps, self.reason()
         text = f"{self.format} {'fails' if reason else 'holds'}{kept}: "
         if bad:
             first = self.steps[bad[0]]
@@ -139,10 +186,7 @@ class PlanCheck:
                 f"{100 * self.gradient_error:.2g} %"
             )
             if reason == "gradients":
-                errors = self.gradient_errors
-                worst = sorted(errors, key=lambda name: -errors[name])
-                wrong = (_module_of(one) for one in worst if errors[one] > GRADIENT_ERROR)
-                text += ", most in " + some_of(dict.fromkeys(wrong))
+                text += ", most in " + some_of(self.wrong_modules())
         return text + "."
 
     def _where(self) -> str:
@@ -157,14 +201,6 @@ class PlanCheck:
             # From the loss on: backward passes on to the input what is broken.
             return f": those of {some_of(reversed(self.broken_gradients))}"
         return ""
-
-    def _reason(self) -> str:
-        counted = sum(one.counts for one in self.steps)
-        if len(self.bad_steps) > BAD_SHARE * counted:
-            return "not finite"
-        if not self.loss_difference < LOSS_DIFFERENCE:
-            return "loss"
-        return "" if self.gradient_error < GRADIENT_ERROR else "gradients"
 
 
 def check_plan(
@@ -193,9 +229,9 @@ def check_plan(
     """
     searched = scale is None and getattr(keep_float32, "scale", None) is None
     run = _shadow_of(model, loss_of, keep_float32, format, scale, searched=searched)
-    with run._ready() as restore:
+    with _unchanged(model) as restore:
         for batch in batches:
-            run._step(batch, restore)
+            _step_of([run], batch, restore)
     return run.check()
 
 
@@ -250,10 +286,14 @@ class Shadow:
         scale: float,
         *,
         searched: bool,
+        fitted: bool = False,
     ) -> None:
-        """Takes checked arguments of dlsim.shadow; a searched scale falls as far as it has to."""
+        """Takes checked arguments of dlsim.shadow; a searched scale falls as far as it has to.
+
+        A fitted one begins in each step where gradients of parameters have two binades of room.
+        """
         self._model, self._loss_of, self._format, self._names = model, loss_of, format, names
-        self._scale, self._searched = scale, searched
+        self._scale, self._searched, self._fitted = scale, searched, fitted
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point() and parameter.element_size() < 4:
                 raise UsageError(
@@ -271,68 +311,148 @@ class Shadow:
         if not self._on_cuda:
             CudaAutocast(format)  # what it refuses is no failure of a step
         self._steps: list[CheckedStep] = []
+        self._older: list[CheckedStep] = []  # of before the last call of `turn`
         self._rows: dict[str, _Rows] = {}  # by the parameter's name
+        self._older_rows: dict[str, _Rows] = {}
         self._culprits: tuple[Culprit, ...] = ()
         self._broken_gradients: tuple[str, ...] = ()
 
     def step(self, batch: Any) -> CheckedStep:
         """Runs a step with the weights that the model has now, and leaves all as it was."""
-        with self._ready() as restore:
-            return self._step(batch, restore)
+        return step_together([self], batch)[0]
 
     def check(self) -> PlanCheck:
         """Returns what was found so far; UsageError if no step was finite in float32."""
-        if not any(one.counts for one in self._steps):
+        steps = (*self._older, *self._steps)
+        if not any(one.counts for one in steps):
             raise UsageError(
                 "batches: nothing to compare, expected at least one with a finite loss and finite "
-                f"gradients in float32, got {len(self._steps)} without"
+                f"gradients in float32, got {len(steps)} without"
             )
-        errors = {name: rows.error() for name, rows in self._rows.items()}
+        both = self._older_rows, self._rows
+        errors = {
+            name: _Rows.error_of([rows[name] for rows in both if name in rows])
+            for name in dict.fromkeys(itertools.chain(*both))
+        }
         return PlanCheck(
             self._format.name,
             self._names,
-            tuple(self._steps),
+            steps,
             {name: error for name, error in errors.items() if error is not None},
             self._culprits,
             self._broken_gradients,
         )
 
-    @contextmanager
-    def _ready(self) -> Iterator[Callable[[], None]]:
-        with _unchanged(self._model) as restore, KeptFloat32(self._model, list(self._names)):
-            yield restore
-
-    def _step(self, batch: Any, restore: Callable[[], None]) -> CheckedStep:
-        """Runs a step; random numbers go on as after float32's."""
-        before = _random_numbers()
-        reference = self._run(batch, 1.0, nullcontext())
-        expected = {name: one.grad for name, one in self._trained()}
-        after = _random_numbers()
-        restore()
-        while True:
-            before()
-            step = self._in_format(batch, reference)
+    def survey(self, batch: Any) -> Survey:
+        """Runs the forward pass in float32 and in the format, and tells of the model's parts."""
+        with _unchanged(self._model) as restore:
+            before = _random_numbers()
+            counts: Mapping[str, Mapping[Any, int]] = {}
+            with suppress(Exception):  # it cannot count in models that differentiate themselves
+                with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                    self._loss_of(self._model, batch)
+                counts = counter.get_flop_counts()
             restore()
-            lower = self._searched and step.overflows and self._scale / 2 >= LEAST_SCALE
-            if not lower:
-                break
-            self._scale /= 2
-        if step.counts and step.finite:
-            self._compare(expected)
-        elif step.counts and not self._culprits and not self._broken_gradients:
-            self._explain(batch, step, before, restore)
+            before()
+            watch = self._under_rules(lambda forward: self._watch(batch, forward))
+        products = {
+            name.partition(".")[2] or "(root)": sum(of_name.values())
+            for name, of_name in counts.items()
+            if name != "Global"
+        }
+        callers = [*dict.fromkeys(module for module, _, _ in watch.magnitudes)]
+        return Survey(tuple(watch.returned), tuple(callers), frozenset(watch.wide), products)
+
+    def turn(self) -> None:
+        """Forgets the steps before the last call, so that `check` tells of the latest ones."""
+        self._older, self._older_rows = self._steps, self._rows
+        self._steps, self._rows = [], {}
+
+    def _reference(self, batch: Any) -> _Reference:
+        """Runs a step in float32."""
+        loss, norm = self._run(batch, 1.0, nullcontext())
+        largest = max(
+            (float(one.grad.abs().amax()) for _, one in self._trained() if _has_elements(one.grad)),
+            default=0.0,
+        )
+        norms = {
+            name: math.sqrt(_energy(one.grad))
+            for name, one in self._trained()
+            if one.grad is not None
+        }
+        gradients = {
+            name: sampled(one.grad)
+            for name, one in self._trained()
+            if one.grad is not None and one.dim() > 1
+        }
+        least = LIVE * max(norms.values(), default=0.0)
+        small = {name for name in gradients if norms[name] < least}
+        return _Reference(loss, norm, largest, gradients, frozenset(small))
+
+    def _without_noise(self, batch: Any, reference: _Reference) -> _Reference:
+        """Leaves out small gradients that other rounding errors in backward make others."""
+        self._run(batch, OTHER_SCALE, nullcontext())
+        gradients = dict(reference.gradients)
+        for name, one in self._trained():
+            if name in reference.small and one.grad is not None:
+                change: Any = sampled(one.grad) / OTHER_SCALE - gradients[name]
+                if not _energy(change) < NOISE**2 * _energy(gradients[name]):
+                    del gradients[name]
+        return replace(reference, gradients=gradients)
+
+    def _beside(
+        self,
+        reference: _Reference,
+        batch: Any,
+        before: Callable[[], None],
+        restore: Callable[[], None],
+    ) -> CheckedStep:
+        """Runs a step in the format, from the random numbers that `before` restores."""
+        with KeptFloat32(self._model, self._kept()):
+            for scale in self._scales(reference):
+                self._scale = scale
+                before()
+                step = self._in_format(batch, reference)
+                restore()
+                if not step.overflows:
+                    break
+            if step.counts and step.finite:
+                self._compare(reference)
+            elif step.counts and not self._culprits and not self._broken_gradients:
+                self._explain(batch, step, before, restore)
         if step.overflows and not self._searched:
             self._scale /= 2
-        after()
         self._steps.append(step)
         return step
 
     def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         for name, parameter in self._model.named_parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and parameter.is_floating_point():
                 yield name, parameter
 
-    def _in_format(self, batch: Any, reference: tuple[float, float]) -> CheckedStep:
+    def _scales(self, reference: _Reference) -> Iterator[float]:
+        """Yields the loss scales that the step is to run at until its gradients are finite."""
+        scale = self._scale
+        if self._fitted:
+            if self._format.exponent_bits < 8 and 0 < reference.largest < math.inf:
+                room = math.log2(self._format.max_finite / reference.largest)
+                scale = 2.0 ** max(min(math.floor(room) - 2, MOST_BINADES), -MOST_BINADES)
+        yield scale
+        if self._searched and self._fitted and self._overflowed:
+            yield min(scale, 1.0)  # as it did not help the step before
+            return
+        for fall in itertools.chain([1] * 6, itertools.repeat(4 if self._fitted else 1)):
+            scale /= 2.0**fall
+            if not self._searched or scale < LEAST_SCALE ** (3 if self._fitted else 1):
+                return
+            yield scale
+
+    @property
+    def _overflowed(self) -> bool:
+        """Whether no scale helped the last step."""
+        return bool(self._steps) and self._steps[-1].overflows
+
+    def _in_format(self, batch: Any, reference: _Reference) -> CheckedStep:
         """Runs a step in the format."""
         loss = norm = math.nan
         message = ""
@@ -342,16 +462,17 @@ class Shadow:
             raise
         except Exception as error:  # whatever a model raises in 16 bits
             message = f"{type(error).__name__}: {error}".splitlines()[0]
-        return CheckedStep(loss, reference[0], norm, reference[1], self._scale, message)
+        return CheckedStep(loss, reference.loss, norm, reference.norm, self._scale, message)
 
-    def _compare(self, expected: dict[str, torch.Tensor | None]) -> None:
+    def _compare(self, reference: _Reference) -> None:
         """Adds how the gradients, which carry the scale, differ from float32's."""
         for name, parameter in self._trained():
-            one = expected[name]
-            if one is not None and one.dim() > 1:
+            expected = reference.gradients.get(name)
+            if expected is not None:
                 found = parameter.grad
-                scaled = torch.zeros_like(one) if found is None else found.float() / self._scale
-                self._rows.setdefault(name, _Rows()).add(one, scaled)
+                missing = torch.zeros_like(expected)
+                scaled: Any = missing if found is None else sampled(found) / self._scale
+                self._rows.setdefault(name, _Rows()).add(expected, scaled)
 
     def _explain(
         self,
@@ -369,6 +490,12 @@ class Shadow:
             )
             self._broken_gradients = tuple(dict.fromkeys(broken))
             return
+        self._look(batch, random_numbers, restore)
+
+    def _look(
+        self, batch: Any, random_numbers: Callable[[], None], restore: Callable[[], None]
+    ) -> None:
+        """Looks for operations that break in the forward pass."""
         random_numbers()
         in_float32 = self._watch(batch, nullcontext())
         restore()
@@ -376,6 +503,15 @@ class Shadow:
         in_format = self._under_rules(lambda forward: self._watch(batch, forward))
         restore()
         self._culprits = tuple(in_format.culprits(in_float32))
+
+    def look(self, batch: Any) -> None:
+        """Looks for operations that break in a step, also if its loss is finite."""
+        if not self._culprits:
+            with _unchanged(self._model) as restore, KeptFloat32(self._model, self._kept()):
+                self._look(batch, _random_numbers(), restore)
+
+    def _kept(self) -> list[str]:
+        return [name for name in self._names if name != OF_LOSS]
 
     def _watch(self, batch: Any, forward: Any) -> Watch:
         watch = Watch(self._model)
@@ -413,9 +549,112 @@ class Shadow:
             if not math.isfinite(value):
                 return value, math.nan
             scaled: Any = (loss.float() * scale).sum()
-            scaled.backward()
+            if not scaled.requires_grad:
+                return value, 0.0
+            with _kept_gradients(_leaves_of(scaled) - set(parameters)):
+                scaled.backward()
+        for parameter in parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
         squares = [_energy(one.grad) / scale**2 for one in parameters if one.grad is not None]
         return value, math.sqrt(sum(squares)) if squares else math.nan
+
+
+def step_together(shadows: Sequence[Shadow], batch: Any) -> list[CheckedStep]:
+    """Runs a step of the model that several shadows have, once in float32 for all of them."""
+    with _unchanged(shadows[0]._model) as restore:
+        return _step_of(shadows, batch, restore)
+
+
+def _step_of(
+    shadows: Sequence[Shadow], batch: Any, restore: Callable[[], None]
+) -> list[CheckedStep]:
+    """Runs a step; random numbers go on as after float32's."""
+    before = _random_numbers()
+    reference = shadows[0]._reference(batch)
+    after = _random_numbers()
+    restore()
+    if reference.small:
+        before()
+        reference = shadows[0]._without_noise(batch, reference)
+        restore()
+    steps = [one._beside(reference, batch, before, restore) for one in shadows]
+    after()
+    return steps
+
+
+_PRODUCTS = ("*", "matmul", "bmm", "einsum", "scaled_dot_product_attention", "baddbmm", "linear")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The parts of a model: modules by name, "(root)" the model itself.
+
+    `order` has them as they return, `callers` those that call operations themselves ("(loss)" where
+    no module runs), `wide` those that return float32 under the format's rules, and `products` the
+    multiplications in each.
+    """
+
+    order: tuple[str, ...]
+    callers: tuple[str, ...]
+    wide: frozenset[str]
+    products: Mapping[str, int]
+
+    def holds(self, module: str, other: str) -> bool:
+        """Returns whether a module is a part of another."""
+        return _is_in(other, module)
+
+    def is_leaf(self, module: str) -> bool:
+        """Returns whether no module runs in a module."""
+        return not any(_is_in(one, module) for one in self.order)
+
+    def share(self, names: Iterable[str]) -> float | None:
+        """Returns the share of the multiplications in some parts of the model; None if unknown."""
+        if not self.products.get("(root)"):
+            return None
+        kept = [*dict.fromkeys(names)]
+        total = 0
+        for name in kept:
+            module, _, operation = name.partition("/")
+            if any(_is_in(module, other) for other in kept) or (operation and module in kept):
+                continue
+            whole = self.products.get(module, 0)
+            inner = sum(
+                count
+                for other, count in self.products.items()
+                if _is_in(other, module) and _parent(other, self.products) == module
+            )
+            total += whole if not operation else (whole - inner) * (operation in _PRODUCTS)
+        return total / self.products["(root)"]
+
+
+def _is_in(module: str, other: str) -> bool:
+    return module != other and (other == "(root)" or module.startswith(f"{other}."))
+
+
+def _parent(module: str, known: Iterable[str]) -> str:
+    """Returns the innermost of the known modules that hold a module."""
+    inside = (one for one in known if _is_in(module, one) and one != "(root)")
+    return max(inside, key=len, default="(root)")
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A step in float32: norm and largest magnitude of all gradients, and samples of matrices."""
+
+    loss: float
+    norm: float
+    largest: float
+    gradients: Mapping[str, torch.Tensor]
+    small: frozenset[str]  # of these, such as may be noise
+
+
+def sampled(gradient: torch.Tensor) -> torch.Tensor:
+    """Returns rows and columns of a matrix in float32, evenly taken if there are many."""
+    rows = gradient.detach().flatten(1)
+    some = rows[:: max(math.ceil(rows.shape[0] / ROWS), 1)]
+    taken: torch.Tensor = some[:, :: max(math.ceil(some.numel() / SAMPLED), 1)].float().clone()
+    return taken
 
 
 class _Rows:
@@ -427,27 +666,42 @@ class _Rows:
 
     def add(self, expected: torch.Tensor, found: torch.Tensor) -> None:
         """Adds the gradients of one step."""
-        one = expected.detach().flatten(1)
-        new = [one.clone(), one.square(), found.detach().flatten(1) - one]
+        difference = found - expected
+        new = [expected.clone(), expected.square(), difference, difference.square()]
         sums = self._sums or [torch.zeros_like(one) for one in new]
         self._sums = [a.add_(b) for a, b in zip(sums, new, strict=True)]
         self._steps += 1
 
-    def error(self) -> float | None:
+    @staticmethod
+    def error_of(rows: Sequence[_Rows]) -> float | None:
         """Returns PlanCheck.gradient_errors of the parameter; None without a gradient."""
-        mean, squares, difference = (one.double() / self._steps for one in self._sums)
+        steps = sum(one._steps for one in rows)
+        sums = zip(*(one._sums for one in rows), strict=True)
+        totals = (sum(one[1:], one[0].double()) for one in sums)
+        mean, squares, difference, noise = (one / steps for one in totals)
         size = squares.sum(1).sqrt()
-        live = size > LIVE_ROW * size.max()
+        live = size > LIVE * size.max()
         if not bool(live.any()):
             return None
-        # Unbiased, divided by the number of steps; of one step nothing is known.
-        variance = (squares - mean.square()).clamp(min=0) / max(self._steps - 1, 1)
-        known = mean.norm(dim=1) + variance.sum(1).sqrt()
-        return float((difference.norm(dim=1)[live] / known[live]).clamp(max=1).mean())
+
+        def chance(squares: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+            # Unbiased, divided by the number of steps; of one step nothing is known.
+            noise: Any = (squares - mean.square()).clamp(min=0) / max(steps - 1, 1)
+            of_rows: torch.Tensor = noise.sum(1)
+            return of_rows
+
+        known = mean.norm(dim=1) + chance(squares, mean).sqrt()
+        wrong = (difference.square().sum(1) - chance(noise, difference)).clamp(min=0).sqrt()
+        shares: Any = wrong[live] / known[live]
+        return float(shares.clamp(max=1).mean())
 
 
 def _module_of(parameter: str) -> str:
     return parameter.rpartition(".")[0] or "(root)"
+
+
+def _has_elements(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None and gradient.numel() > 0
 
 
 def _energy(tensor: torch.Tensor) -> float:
@@ -458,35 +712,101 @@ def _energy(tensor: torch.Tensor) -> float:
 def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
     """Gives a function that restores a model's parameters and buffers, and restores all at the end.
 
-    Hooks on gradients that step an optimizer do not run, nor does communication of gradients.
+    Hooks on gradients of parameters do not run, nor does communication of gradients.
     """
     parameters: list[Any] = list(model.parameters())
     modules = [(one, one.training, dict(one._buffers)) for one in model.modules()]
     saved = [(one, one.detach().clone()) for one in [*parameters, *model.buffers()]]
+    scripted = _torch.jit.ScriptModule
+    attributes = [_Attributes(one) for one in model.modules() if not isinstance(one, scripted)]
     uncompiled = Uncompiled()
 
     def restore() -> None:
         for module, training, buffers in modules:
             module.training = training
-            module._buffers.clear()
-            module._buffers.update(buffers)
+            if isinstance(module._buffers, dict):  # not in TorchScript
+                module._buffers.clear()
+                module._buffers.update(buffers)
+        for one in attributes:
+            one.restore()
         with torch.no_grad():
             for tensor, before in saved:
                 if not torch.equal(tensor, before):
                     tensor.copy_(before)
 
-    with ExitStack() as undo, getattr(model, "no_sync", nullcontext)():
+    with ExitStack() as undo, getattr(model, "no_sync", nullcontext)(), rerun():
         undo.callback(uncompiled.hold, False)
         uncompiled.hold(True)
         undo.callback(_random_numbers())
         for parameter in parameters:
             undo.callback(setattr, parameter, "grad", parameter.grad)
-            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
-            if hooks is not None:
-                undo.callback(setattr, parameter, "_post_accumulate_grad_hooks", hooks)
-                parameter._post_accumulate_grad_hooks = None
+            for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+                hooks = getattr(parameter, kind, None)
+                if hooks is not None:
+                    undo.callback(setattr, parameter, kind, hooks)
+                    setattr(parameter, kind, None)
         undo.callback(restore)
         yield restore
+
+
+def _leaves_of(tensor: torch.Tensor) -> set[torch.Tensor]:
+    """Returns the tensors whose gradients a backward pass from here on adds to."""
+    seen, left, leaves = {tensor.grad_fn}, [tensor.grad_fn], set()
+    while left:
+        node = left.pop()
+        if node is None:
+            continue
+        leaf = getattr(node, "variable", None)  # of what accumulates
+        if leaf is not None:
+            leaves.add(leaf)
+        new = [end[0] for end in node.next_functions if end[0] not in seen]
+        seen.update(new)
+        left += new
+    return leaves
+
+
+@contextmanager
+def _kept_gradients(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Leaves the gradients of tensors that are no part of the model as they are."""
+    with ExitStack() as undo:
+        for leaf in leaves:
+            undo.callback(setattr, leaf, "grad", leaf.grad)
+            leaf.grad = None
+        yield
+
+
+class _Attributes:
+    """What a module keeps besides parameters and buffers, such as a counter or a cache.
+
+    Values themselves, the elements of lists, dictionaries and sets, and the values of tensors.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._before = {
+            name: value for name, value in vars(module).items() if name not in _OF_MODULES
+        }
+        held = [one for one in self._before.values() if type(one) in (list, dict, set, deque)]
+        self._containers = [(one, copy.copy(one)) for one in held]
+        self._tensors = [
+            (one, one._version, one.detach().clone())
+            for one in self._before.values()
+            if isinstance(one, torch.Tensor)
+        ]
+
+    def restore(self) -> None:
+        """Has the module keep it again."""
+        now = vars(self._module)
+        for name in [name for name in now if name not in _OF_MODULES and name not in self._before]:
+            del now[name]
+        now.update(self._before)
+        for container, before in self._containers:
+            container.clear()
+            (container.extend if isinstance(container, (list, deque)) else container.update)(before)
+        with torch.no_grad():
+            for tensor, version, before in self._tensors:
+                if tensor._version != version:
+                    tensor.detach().copy_(before)
 
 
 def _random_numbers() -> Callable[[], None]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .._compiled import Uncompiled, check_hooks_run
@@ -88,7 +88,10 @@ class Choice:
             check_hooks_run(models.values())
         self.uncompiled = Uncompiled()
         self._parameters_now = self._modules_now = _NOTHING
+        self.step = 0
         self.forward = False  # whether the step records its forward pass
+        self.again = False  # whether it is to be run again
+        self.due: Callable[[int], bool] = lambda _: False  # that, of a step that is recorded
 
     def begin(self, step: int) -> None:
         """Makes `step` the one that the other methods answer for."""
@@ -96,13 +99,15 @@ class Choice:
         active = [one for one in self._chosen if in_time and one[0].includes(step)]
         self._parameters_now = _NOTHING.union(*(parameters for _, parameters, _ in active))
         self._modules_now = _NOTHING.union(*(modules for _, _, modules in active))
+        self.step = step
         self.forward = self.any() and self.forward_steps.includes(step)
-        self.uncompiled.hold(bool(self._modules_now))
+        self.again = self.any() and self.due(step)
+        self.uncompiled.hold(bool(self._modules_now) or self.again)
 
     def end(self) -> None:
         """Records nothing from now on."""
         self._parameters_now = self._modules_now = _NOTHING
-        self.forward = False
+        self.forward = self.again = False
         self.uncompiled.hold(False)
 
     def any(self) -> bool:

@@ -21,8 +21,8 @@ ARGUMENTS = """
       forward_every: Steps at which the forward pass is recorded as well (outputs and buffers of
           the chosen modules, and the chosen parameters): multiples of it, 0 for none; by default
           none for a trace, and 0, 1, 2, 4, ... 32 and multiples of 50 for a profile
-      ops=True: At these steps, also record the operations within modules and losses, and their
-          gradients; attention is then computed from its parts
+      shadow=("fp16", "bf16", "cb16"): Formats in which some of these steps are run once more, as
+          training in them would (docs/verdict.md); None for none
       inference=False: True records forward passes alone, without gradients, of all steps that are
           selected; call `step` after each batch, no scale is needed
       sample: Record at most this many elements of each tensor, evenly spaced; shares are then

@@ -14,7 +14,7 @@ from ._background import Background
 from ._choice import Choice
 from ._live import Live
 from ._metadata import scale_of
-from ._modes import in_recorder
+from ._modes import in_recorder, is_rerun
 from ._pace import Pace
 from ._parts import Parts
 from ._report import Report
@@ -78,6 +78,8 @@ class Loop:
 
     def guarded(self, action: Callable[[], None]) -> None:
         """Runs what a hook does."""
+        if is_rerun():
+            return
         began = time.perf_counter()
         try:  # not `counting`: this is called for each tensor
             with in_recorder():
@@ -123,10 +125,22 @@ class Loop:
             self._micro += 1
         self._pace.in_hook(time.perf_counter() - began)
 
-    def step(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
+    def step(
+        self,
+        scale: Any,
+        step: int | None,
+        metadata: Mapping[str, object],
+        again: Callable[[], Any] | None = None,
+    ) -> int:
         """Records a step; returns its number."""
         with self._pace.call():
-            return self._take(scale, step, metadata)
+            before = self._sources.seconds_again
+            self._sources.runs_again(metadata.get("loss"), again)
+            try:
+                return self._take(scale, step, metadata)
+            finally:
+                self._sources.runs_again(None, None)
+                self._pace.aside(self._sources.seconds_again - before)
 
     def _take(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
         self.called = True

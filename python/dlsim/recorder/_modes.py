@@ -61,12 +61,13 @@ class Modes:
 
     _waiting: ClassVar[WeakSet[Modes]] = WeakSet()  # that are to be left and lie below others
 
-    def __init__(self, function: Call, operator: Call) -> None:
+    def __init__(self, function: Call, operator: Call | None) -> None:
         from torch import is_inference_mode_enabled
         from torch.overrides import TorchFunctionMode
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        own_function, own_operator = WeakMethod(function), WeakMethod(operator)
+        own_function = WeakMethod(function)
+        own_operator = WeakMethod(operator or function)
 
         function_mode: Any = TorchFunctionMode  # whose types the stubs do not have
         operator_mode: Any = TorchDispatchMode
@@ -94,7 +95,7 @@ class Modes:
                 call = _call_of(own_operator)
                 return call(func, args, kwargs or {})
 
-        self._modes: tuple[Any, ...] = (Functions(), Operators())
+        self._modes: tuple[Any, ...] = (Functions(), Operators()) if operator else (Functions(),)
         self._entered: list[Any] = []
 
     def enter(self) -> bool:
@@ -166,3 +167,22 @@ def _stacks() -> tuple[list[Any], list[Any]]:
         list(functions._get_current_function_mode_stack()),
         list(operators._get_current_dispatch_mode_stack()),
     )
+
+
+class _Rerun:
+    count = 0  # of steps that are being run again, in any thread
+
+
+@contextmanager
+def rerun() -> Iterator[None]:
+    """Within it, hooks of recorders do nothing: a step runs that is none of the training."""
+    _Rerun.count += 1
+    try:
+        yield
+    finally:
+        _Rerun.count -= 1
+
+
+def is_rerun() -> bool:
+    """Returns whether a step is being run again."""
+    return _Rerun.count > 0

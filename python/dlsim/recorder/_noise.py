@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._hooks import Guard
+from ._modes import is_rerun
 
 # Of what softmax's backward subtracts, the norm of what is left if that is rounding error: see
 # docs/evidence.md.
@@ -26,6 +27,7 @@ class Noise:
     def __init__(self, parameters: Mapping[str, Any], guard: Guard) -> None:
         self._parameters, self._guard = parameters, guard
         self._outputs: list[Any] = []  # nodes of autograd
+        self._reached: set[Any] = set()  # from these
         self._named: list[tuple[str, Any, int]] = []  # name, node and which of its results
         self._softmaxes: list[Any] = []  # nodes
         self._shares: list[tuple[Any, Any]] = []  # of a softmax: its node, and how much is left
@@ -33,6 +35,7 @@ class Noise:
     def clear(self) -> None:
         """Forgets everything."""
         self._outputs.clear()
+        self._reached.clear()
         self._named.clear()
         self._softmaxes.clear()
         self._shares.clear()
@@ -43,33 +46,35 @@ class Noise:
             self._named.append((name, tensor.grad_fn, tensor.output_nr))
 
     def add_output(self, tensor: Any) -> None:
-        """Says that a tensor is an output of a model."""
+        """Says that a tensor is an output of a model; looks for softmaxes before it."""
         if tensor.grad_fn is not None:
             self._outputs.append(tensor.grad_fn)
+            for node in _nodes_from(tensor.grad_fn, self._reached):
+                if node.name().startswith("SoftmaxBackward"):
+                    self._watch(node)
 
-    def watch(self, probabilities: Any) -> None:
+    def _watch(self, node: Any) -> None:
         """Looks at the gradient of the result of a softmax, when there is one."""
-        node = probabilities.grad_fn
-        if node is None or "SoftmaxBackward" not in node.name():
-            return
-        # What a node holds must not hold the node.
-        own, at, held = weakref.ref(self), len(self._softmaxes), [probabilities.detach()]
+        own, at = weakref.ref(self), len(self._softmaxes)  # what it holds must not hold the node
         self._softmaxes.append(node)
+        dim = node._saved_dim
+        dim = dim - 2**64 if dim >= 2**63 else dim
 
         def hook(made: Any, given: Any) -> None:
             noise = own()
-            if noise is not None and held:
-                noise._guard(lambda: noise._measure(at, held.pop(), made[0], given[0]))
+            if noise is not None and not is_rerun():
+                noise._guard(lambda: noise._measure(at, dim, made[0], given[0]))
 
         node.register_hook(hook)
 
-    def _measure(self, at: int, probabilities: Any, made: Any, given: Any) -> None:
+    def _measure(self, at: int, dim: int, made: Any, given: Any) -> None:
         import torch
 
         if made is None or given is None or torch.is_grad_enabled():
             return  # what differentiates again is no backward pass of a loss
         if at < len(self._softmaxes):
-            whole = torch.linalg.vector_norm(probabilities * given)
+            # Of p g at least this, where p is the same for all; reading p might compute it again.
+            whole = torch.linalg.vector_norm(given) / given.shape[dim]
             share = torch.linalg.vector_norm(made) / whole
             self._shares.append((self._softmaxes[at], share))
 
@@ -113,3 +118,14 @@ class Noise:
                 if waits[end[0]] == 0:
                     left.append(end[0])
         return real, edges
+
+
+def _nodes_from(node: Any, reached: set[Any]) -> Iterator[Any]:
+    """Yields a node of autograd and those that its result was computed from, but for `reached`."""
+    left = [node]
+    while left:
+        one = left.pop()
+        if one is not None and one not in reached:
+            reached.add(one)
+            left += [end[0] for end in one.next_functions]
+            yield one

@@ -104,7 +104,7 @@ class Pace:
         self._spent = 0.0  # seconds, on recording them
         self._at_first = budget is not None  # all steps are recorded still
         self._hooks = 0.0  # seconds since the last call
-        self._waits = 0.0
+        self._waits = self._aside = 0.0
         self._ended: float | None = None  # when that was
         self._taken: tuple[int, bool] | None = None  # the step of the last call, if recorded
 
@@ -123,6 +123,10 @@ class Pace:
     def in_hook(self, seconds: float) -> None:
         """Adds what a hook took."""
         self._hooks += seconds
+
+    def aside(self, seconds: float) -> None:
+        """Leaves out what running steps again takes, whose steps are few and have their budget."""
+        self._aside += seconds
 
     def waited(self, seconds: float) -> None:
         """Adds how long the training's thread waited for the other one, which `worked` reports."""
@@ -147,8 +151,8 @@ class Pace:
             yield
         finally:
             self._ended = time.perf_counter()
-            own = hooks + self._ended - began - self._waits
-            self._hooks = self._waits = 0.0
+            own = hooks + self._ended - began - self._waits - self._aside
+            self._hooks = self._waits = self._aside = 0.0
             self._spent += own
             if training is not None and not (self._taken and self._steps <= _NOT_MEASURED):
                 self._note(training, own, disturbed=before is not None)

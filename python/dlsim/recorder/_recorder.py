@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -31,6 +31,7 @@ from ._placement import Pieces
 from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Patterns, check_inference, forward_steps, selections_of
+from ._shadows import FORMATS, Shadows, formats_of
 from ._shards import next_command
 from ._sinks import Existing
 from ._snapshot import HostCopies
@@ -66,7 +67,7 @@ class Recorder:
         dtype: str | None = None,
         micro_steps: bool = False,
         forward_every: int | None = None,
-        ops: bool = True,
+        shadow: Iterable[str] | str | None = FORMATS,
         inference: bool = False,
         copy: bool = True,
         on_device: bool = False,
@@ -178,6 +179,11 @@ class Recorder:
             scaler=scaler,
             active=gradient_of is None and not micro_steps and not inference,
         )
+        formats = formats_of(shadow)
+        shadows = None
+        if formats and self._ranks.kind == "single":
+            shadows = Shadows(models, formats)
+            self._choice.due = shadows.due
         self._sources = Sources(
             self._choice,
             gradients_of(gradient_of, micro_steps=micro_steps),
@@ -186,7 +192,7 @@ class Recorder:
             micro_steps=micro_steps,
             count=loop.count,
             spill=loop.spill,
-            ops=ops,
+            shadows=shadows,
         )
         parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
         self._live = Live(None, None, None, loop.counting)
@@ -228,20 +234,28 @@ class Recorder:
                 self._loop.micro_step(scale, {"loss": loss, **metadata})
 
     def step(
-        self, *, scale: Any = None, loss: Any = None, step: int | None = None, **metadata: object
+        self,
+        *,
+        scale: Any = None,
+        loss: Any = None,
+        step: int | None = None,
+        again: Callable[[], Any] | None = None,
+        **metadata: object,
     ) -> None:
         """Records the gradients that the parameters have now, if this step is selected.
 
         `scale` is the loss scale that they still carry, 1 if they were unscaled or never scaled; it
         is never guessed. Without it the recorder's `scaler` is asked; an inference has none.
         `loss`, `lr` and other metadata are written down as text. `step` is its number, by default
-        one more than that of the step before. With `micro_steps` it completes the step that they
+        one more than that of the step before. `again` computes the loss again, as the loop has,
+        for steps that are run in formats; without it the calls that the loop has made, of modules
+        and torch's functions, are made again. With `micro_steps` it completes the step that they
         make, and needs no scale. Raises TypeError if no scale is known.
         """
         taken = None
         with self._calls.one("step") as alone:
             if alone:
-                taken = self._loop.step(scale, step, {"loss": loss, **metadata})
+                taken = self._loop.step(scale, step, {"loss": loss, **metadata}, again)
         if self._tells_size and self._report.tensors:
             self._tells_size = False
             self._report.say_size(forward=self._choice.forward_steps.any)

@@ -8,12 +8,14 @@ from operator import attrgetter
 from typing import Any
 
 from .._errors import Error, UsageError
+from ._again import Closure, Unfollowed
 from ._choice import Choice
 from ._features import Features
 from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
 from ._order import StepOrder
 from ._report import NEVER_CALLED
+from ._shadows import Shadows
 
 
 def gradients_of(
@@ -56,7 +58,7 @@ class Sources:
         micro_steps: bool,
         count: Callable[[Error], None],
         spill: Callable[[], None],
-        ops: bool = False,
+        shadows: Shadows | None = None,
     ) -> None:
         self._choice = choice
         self._gradient_of = gradient_of
@@ -64,12 +66,15 @@ class Sources:
         self._order = order
         self._guard = guard
         self._count = count
-        self._spill, self._ops = spill, ops
+        self._spill, self._shadows = spill, shadows
         self._of_parameters: ParameterHooks | None = None
         self._of_activations: ActivationHooks | None = None
         self._forward: ForwardPass | None = None
         self._features = Features(choice.modules)
-        self._records_forward = False  # whether the step does
+        self._sees_forward = False  # whether the step does
+        self._forward_names: list[str] = []  # of the forward tensors taken last
+        self._loss: Any = None  # of the step
+        self._again: Callable[[], Any] | None = None
         self._values = False  # whether the parameters themselves are to be taken, too
 
     def add_hooks(self, left_out: dict[str, str]) -> None:
@@ -84,24 +89,28 @@ class Sources:
                 choice.modules, choice.module, self._guard, choice.models, spill
             )
             left_out.update(self._of_activations.left_out)
-        if choice.modules and choice.forward_steps.any:
+        if self._shadows is not None or (choice.modules and choice.forward_steps.any):
             self._forward = ForwardPass(
                 choice.all_modules,
                 choice.parameters,
                 choice.module,
                 self._guard,
                 models=choice.models,
-                gradients=None if self._of_activations is None else self._of_activations.seen,
+                inference=choice.inference,
                 spill=self._spill,
-                ops=self._ops,
             )
 
     def begin(self) -> None:
         """Begins a step, which may record its forward pass."""
-        self._records_forward = self._values = self._choice.forward
+        self._values = self._choice.forward
         self._order.begin()
-        if self._forward is not None and self._choice.forward:
-            self._guard(self._forward.begin)
+        self._begin_forward()
+
+    def _begin_forward(self) -> None:
+        forward, keeps = self._forward, self._choice.forward
+        self._sees_forward = forward is not None and (keeps or self._choice.again)
+        if forward is not None and self._sees_forward:
+            self._guard(lambda: forward.begin(keeps=keeps))
 
     def restart(self) -> None:
         """Forgets what the step has left so far: it belongs to a step before."""
@@ -109,8 +118,7 @@ class Sources:
         for hooks in (self._of_activations, self._forward):
             if hooks is not None:
                 hooks.clear()
-        if self._forward is not None and self._choice.forward:
-            self._forward.begin()
+        self._begin_forward()
 
     def holds_micro_step(self) -> bool:
         """Returns whether backward has left gradients of parameters that nobody has taken."""
@@ -133,9 +141,12 @@ class Sources:
         """
         if not self._choice.inference:
             self._order.check(scale)
-            return {**self._gradients(step, left_out), **self._forward_values()}
+            found = {**self._gradients(step, left_out), **self._forward_values()}
+            self._run_again(step, scale)
+            return found
         if self._forward is None or not self._forward.ran:
             raise Error("no forward pass, expected a call after the model has run")
+        self._run_again(step, scale)
         return self._forward_values()
 
     def _gradients(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
@@ -169,6 +180,7 @@ class Sources:
             if self._choice.parameter(name) and parameter.is_floating_point():
                 found[f"{name}.value"] = _own_elements(parameter, parameter.detach())
         self._values = False
+        self._forward_names = list(found)
         return found
 
     def metadata(self) -> dict[str, str]:
@@ -178,8 +190,11 @@ class Sources:
             metadata["descent"] = "SGD"
         if self._of_activations is not None and self._of_activations.types:
             metadata["computed_in"] = "\n".join(self._of_activations.types)
-        if self._records_forward and self._forward is not None:
+        if self._sees_forward and self._forward is not None:
             metadata.update(self._forward.metadata())
+            if self._shadows is not None:
+                wide = metadata.get("autocast_float32", "")
+                metadata.update(self._shadows.metadata(self._forward_names, wide.split("\n")))
         return metadata
 
     def take_early(self) -> dict[str, Any]:
@@ -198,6 +213,30 @@ class Sources:
         for name in changed:
             self._count(Error(f"{name}: was changed in place after it was computed"))
         return tensors
+
+    def runs_again(self, loss: Any, again: Callable[[], Any] | None) -> None:
+        """Says what the loss of the step is, and how to run it again if the loop knows that."""
+        self._loss, self._again = loss, again
+
+    def _run_again(self, number: int, scale: float) -> None:
+        """Runs the step again in 16-bit formats, if it is one of those."""
+        shadows, forward = self._shadows, self._forward
+        if shadows is None or forward is None or not self._choice.again:
+            return
+        try:
+            again = self._again
+            step = forward.again.step(self._loss, scale) if again is None else Closure(again)
+            shadows.run(number, step)
+        except Unfollowed as why:
+            shadows.why = str(why)
+        except Exception as error:
+            shadows.why = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._count(Error(f"cannot be run in a format: {shadows.why}"))
+
+    @property
+    def seconds_again(self) -> float:
+        """What running steps again has taken so far."""
+        return 0.0 if self._shadows is None else self._shadows.seconds
 
     def clear(self) -> None:
         """Forgets what hooks have seen."""

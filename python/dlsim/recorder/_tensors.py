@@ -16,11 +16,6 @@ LEAST_MASK = 1e4
 # Negative constants that differ by less are one: a mask may be added to other terms.
 _SAME = 2.0**-20
 
-# Of the energy of inputs, what differs between samples, where float32 has it and bf16 may lose it.
-_SMALL_SHARES = 2.0**-40, 2.0**-15
-
-_SAMPLES = 4, 64  # that are enough to see it, and that are looked at
-
 # The same names and types come in every step.
 role_of = lru_cache(maxsize=1 << 16)(_core.role_of)
 name_of_dtype = lru_cache(maxsize=64)(_dtypes.name_of_dtype)
@@ -51,20 +46,11 @@ def floats_in(output: Any) -> list[Any]:
     ]
 
 
-def replaced(value: Any, new: Mapping[int, Any], *, copies: bool) -> Any:
-    """Returns arguments of an operator, with other tensors in the place of some, for another call.
+def is_plain(tensor: Any) -> bool:
+    """Returns whether a tensor is dense, and none that stands for others, as a DTensor does."""
+    import torch
 
-    `new` has these by the identities of those that they replace. With `copies`, the operator writes
-    to memory of its own.
-    """
-    if isinstance(value, (list, tuple)):
-        return type(value)(replaced(one, new, copies=copies) for one in value)
-    if isinstance(value, Mapping):
-        return {key: replaced(one, new, copies=copies) for key, one in value.items()}
-    if not hasattr(value, "detach"):
-        return value
-    value = new.get(id(value), value).detach()
-    return value.clone() if copies else value
+    return tensor.layout is torch.strided and not hasattr(tensor, "to_local")
 
 
 def is_loss(tensor: Any, *, of_model: bool) -> bool:
@@ -95,19 +81,3 @@ def is_mask(values: Any) -> bool:
     least, most = float(large.min()), float(large.max())
     repeated = large.numel() > 1 or large.numel() == int(finite.count_nonzero())
     return repeated and most < 0 and most - least <= -least * _SAME
-
-
-def differences_of(inputs: Any) -> Any:
-    """Returns by how much samples differ from their mean, as shares of the root mean square.
-
-    None if there are few samples, all are the same, or they differ enough for any format of 16
-    bits. Features are the last axis, or the second of four or more.
-    """
-    if inputs.dim() < 2 or inputs.shape[0] < _SAMPLES[0] or inputs.numel() == 0:
-        return None
-    feature = 1 if inputs.dim() >= 4 else inputs.dim() - 1
-    rest = [axis for axis in range(inputs.dim()) if axis != feature]
-    values = inputs.detach()[: _SAMPLES[1]]
-    shares = (values - values.mean(rest, keepdim=True)) / values.square().mean().sqrt()
-    little, enough = _SMALL_SHARES
-    return shares if little < float(shares.square().mean()) < enough else None

@@ -58,9 +58,7 @@ class ForwardVerdict:
 
     `state` is "fits", "overflows" or "not recorded"; `steps` counts the steps that had such
     tensors. `headroom` is how many binades lie between the largest value, `absmax`, and the largest
-    finite one of the format: inf if all is 0, None if nothing was recorded. `loss_growth` is the
-    share by which the loss is larger, at the last step, if inputs and outputs are rounded to the
-    format; None if that is little or not known.
+    finite one of the format: inf if all is 0, None if nothing was recorded.
     """
 
     state: str = "not recorded"
@@ -71,13 +69,72 @@ class ForwardVerdict:
     # In the order in which they do.
     overflowing: tuple[ForwardOverflow, ...] = field(default=(), repr=False)
     vanishing: tuple[VanishingTensor, ...] = field(default=(), repr=False)  # outputs of modules
-    loss_growth: float | None = None
     nonfinite: tuple[NonfiniteTensor, ...] = field(default=(), repr=False)
     # Recorded, but the recipe does not round them.
     kept_in_float32: tuple[str, ...] = field(default=(), repr=False)
 
 
 NOT_RECORDED = ForwardVerdict()
+
+
+@dataclass(frozen=True)
+class ShadowCulprit:
+    """An operation at which a step breaks in a format: `result` is its largest in float32.
+
+    `operands` are the same of what it is given; both are None if it does not run in float32.
+    """
+
+    module: str
+    operation: str
+    operands: float | None
+    result: float | None
+
+
+@dataclass(frozen=True)
+class ShadowVerdict:
+    """What steps have shown that the recorder has run again in a format (docs/verdict.md).
+
+    `fails` is "not finite", "loss", "gradients" or None. Of the `steps` that are finite in float32,
+    `bad` are not so in the format, or raise; `error` is what the first of them raises. By
+    `loss_difference` the mean loss is off, None if it was not run, and by `gradient_error` the mean
+    gradients of rows. `scale` is the loss scale of the last step, `culprits` are where the first
+    bad step breaks, and `modules` those with wrong gradients.
+    """
+
+    fails: str | None
+    steps: int
+    bad: int
+    error: str | None
+    loss_difference: float | None
+    gradient_error: float | None
+    scale: float
+    culprits: tuple[ShadowCulprit, ...] = field(default=(), repr=False)
+    modules: tuple[str, ...] = field(default=(), repr=False)
+
+
+def shadow_of(item: Mapping[str, Any] | None) -> ShadowVerdict | None:
+    """Returns what is said in a verdict's JSON; None if no step was run in the format."""
+    if item is None:
+        return None
+    return ShadowVerdict(
+        fails=None if item["fails"] is None else str(item["fails"]),
+        steps=int(item["steps"]),
+        bad=int(item["bad"]),
+        error=None if item["error"] is None else str(item["error"]),
+        loss_difference=_number(item["loss_difference"]),
+        gradient_error=_number(item["gradient_error"]),
+        scale=float(item["scale"]),
+        culprits=tuple(
+            ShadowCulprit(
+                str(one["module"]),
+                str(one["operation"]),
+                _number(one["operands"]),
+                _number(one["result"]),
+            )
+            for one in item["culprits"]
+        ),
+        modules=tuple(map(str, item["modules"])),
+    )
 
 
 def forward_of(item: object) -> ForwardVerdict:
@@ -93,7 +150,6 @@ def forward_of(item: object) -> ForwardVerdict:
         first=None if first is None else _first(first),
         overflowing=tuple(map(_overflow, item["overflowing"])),
         vanishing=tuple(map(_vanishing, item.get("vanishing", ()))),
-        loss_growth=_number(item.get("loss_growth")),
         nonfinite=tuple(map(_nonfinite, item.get("nonfinite", ()))),
         kept_in_float32=tuple(map(str, item.get("kept_in_float32", ()))),
     )

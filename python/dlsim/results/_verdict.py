@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .._errors import InputError, MissingKey
 from .._values import text_of
-from ._forward import NOT_RECORDED, ForwardVerdict, forward_of
+from ._forward import NOT_RECORDED, ForwardVerdict, ShadowVerdict, forward_of, shadow_of
 
 if TYPE_CHECKING:
     from .._values import FormatName
@@ -52,8 +52,9 @@ class Change:
     takes them; `sources` has for each the line of the model that calls it, or "". `because` are the
     tensors that 16 bits cannot hold. `then` is the verdict on what remains, `window` its safe loss
     scales and `scale` the one to use, as in FormatVerdict. `share` is that of the multiplications
-    of the forward pass which stay in float32. `checked` says whether it was tried; see
-    dlsim.check_plan.
+    of the forward pass which stay in float32, None if it is not known. `steps` were run so while
+    the training was recorded, and hold (`checked`). `loss_in_float32`: also what runs outside of
+    the model, such as a loss, is to be computed in float32.
     """
 
     keep_float32: tuple[str, ...]
@@ -61,9 +62,11 @@ class Change:
     then: str
     scale: float | None
     window: tuple[float, float] | None
-    share: float
+    share: float | None
     checked: bool = False
     sources: tuple[str, ...] = ()
+    loss_in_float32: bool = False
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,9 @@ class FormatVerdict:
     `window` holds the lowest and the highest loss scale that are safe at all but isolated steps, or
     None. `scale` is the power of two to use as a fixed scale, or None; `steps_outside_window`
     counts the steps at which it is not safe. `steps` has the window of each step; it is empty in
-    files without these. `change` says what to keep in float32 where the format fails or is at risk
-    in forward, None where no part short of the whole model helps; `instead` what else may help.
+    files without these. `shadow` is what steps have shown that were run in the format, None if none
+    were. `change` says what to keep in float32 where it fails at these, None where no part short of
+    the whole model was found to help; `instead` what else may help.
     """
 
     format: str
@@ -92,6 +96,7 @@ class FormatVerdict:
     steps: tuple[StepWindow, ...] = field(default=(), repr=False)
     forward: ForwardVerdict = NOT_RECORDED
     values: ForwardVerdict = NOT_RECORDED
+    shadow: ShadowVerdict | None = None
     change: Change | None = None
     instead: str = ""
 
@@ -229,6 +234,7 @@ def _format(item: Mapping[str, Any]) -> FormatVerdict:
         steps=tuple(_window(*step) for step in steps) if isinstance(steps, list) else (),
         forward=forward_of(item.get("forward")),
         values=forward_of(item.get("values")),
+        shadow=shadow_of(item.get("shadow")),
         change=_change(item.get("change")),
         instead=str(item.get("instead") or ""),
     )
@@ -243,9 +249,11 @@ def _change(item: Mapping[str, Any] | None) -> Change | None:
         then=str(item["then"]),
         scale=_number(item["scale"]),
         window=_range(item["window"]),
-        share=float(item["share"]),
+        share=_number(item["share"]),
         checked=bool(item["checked"]),
         sources=tuple(map(str, item["sources"])),
+        loss_in_float32=bool(item.get("loss_in_float32", False)),
+        steps=int(item.get("steps", 0)),
     )
 
 

@@ -119,7 +119,7 @@ def record(folder: str) -> None:
         "torch": torch.__version__,
     }
     with dlsim.Recorder(
-        training.model, folder, every=60, forward_every=60, ops=False, description=about
+        training.model, folder, every=60, forward_every=60, description=about
     ) as recorder:
         for _ in range(STEPS):
             training.optimizer.zero_grad()

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of a training, run again: the calls that its loop has made, from the model to the loss."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from ._modes import Modes, is_transformed
+from ._tensors import in_backward
+
+_SETTERS = ("__set__", "__setitem__", "__delitem__")
+
+
+class Unfollowed(Exception):
+    """Says why a step cannot be run again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """Stands in arguments for a tensor that a call of the step makes."""
+
+    index: int
+
+
+@dataclasses.dataclass
+class _Call:
+    function: Any
+    args: Any
+    kwargs: Any
+    made: list[int]  # the tensors of the result, in order
+    off: bool  # whether autocast was turned off around it
+    of_model: bool
+
+
+class Step:
+    """The calls of one step, which `loss` makes again.
+
+    `whole` says whether they go on to the loss. If they do not, `loss` returns in its place the sum
+    of the model's outputs times the gradients that they had: its gradients are those of the loss.
+    In an inference, without gradients, it is the mean magnitude of outputs.
+    """
+
+    def __init__(
+        self,
+        calls: list[_Call],
+        given: list[tuple[Any, int]],
+        root: Any,
+        gradients: Mapping[int, Any],
+        device: str,
+    ) -> None:
+        self.whole, self.separates = root is not None, True
+        self._calls, self._given, self._root = calls, given, root
+        self._gradients, self._device = dict(gradients), device
+
+    def check(self) -> None:
+        """Raises Unfollowed if something that the step was given has changed since."""
+        if any(tensor._version != version for tensor, version in self._given):
+            raise Unfollowed("what the step was given was changed in place")
+
+    def loss(self, *, loss_in_float32: bool = False) -> Any:
+        """Returns the loss, computed again; also what is called outside of modules in float32."""
+        import torch
+
+        made: dict[int, Any] = {}
+        for call in self._calls:
+            wide = call.off or (loss_in_float32 and not call.of_model)
+            module: Any = torch
+            off = module.autocast(self._device, enabled=False) if wide else nullcontext()
+            # Gradients of outputs have all that comes after.
+            apart = self._root is None and call.of_model
+            known = {i: one.detach() for i, one in made.items()} if apart else made
+            args, kwargs = _replaced((call.args, call.kwargs), known)
+            if wide and not call.off:
+                args, kwargs = _mapped((args, kwargs), _is_tensor, _wide)
+            with off:
+                result = call.function(*args, **kwargs)
+            tensors = list(_leaves(result))
+            if len(tensors) != len(call.made):
+                raise Unfollowed("a call has other results than before")
+            made.update(zip(call.made, tensors, strict=True))
+        if self._root is None and not self._gradients:
+            outputs = [made[i] for call in self._calls if call.of_model for i in call.made]
+            floats = [one.float() for one in outputs if one.is_floating_point() and one.numel()]
+            return torch.stack([one.abs().mean() for one in floats]).mean()
+        if self._root is None:
+            parts = [
+                (made[index].float() * gradient).sum()
+                for index, gradient in self._gradients.items()
+            ]
+            return torch.stack(parts).sum()
+        root, weight = self._root
+        loss = made[root.index].float()
+        return (loss * weight).sum()
+
+
+class Closure:
+    """A step that the loop itself says how to run again."""
+
+    whole = True
+    separates = False  # whether it tells the loss from the model
+
+    def __init__(self, loss_of: Callable[[], Any]) -> None:
+        self._loss_of = loss_of
+
+    def loss(self, *, loss_in_float32: bool = False) -> Any:
+        """Returns the loss. Raises Unfollowed for one in float32: what that is, is not known."""
+        if loss_in_float32:
+            raise Unfollowed("what is loss and what is model is not known")
+        return self._loss_of()
+
+
+class Again:
+    """Follows the calls of a forward pass, of modules and of functions outside of them.
+
+    A step is run again by the same calls in the same order. What they made is replaced by what they
+    make then; everything else is what it was, and has no gradient unless it is a parameter. `begin`
+    forgets all; `enter` and `leave` say that a module runs in no other one.
+    """
+
+    def __init__(self, *, inference: bool = False) -> None:
+        self._inference = inference
+        self._modes = Modes(self._function, None)
+        weakref.finalize(self, self._modes.leave).atexit = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._calls: list[_Call] = []
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}  # what calls made, by identity
+        self._given: dict[int, tuple[Any, int]] = {}  # by identity, with the version
+        self._made = 0
+        self._inside = False  # whether a module runs
+        self._follows = False  # whether functions are followed
+        self._follows_loss = True
+        self._entered: tuple[Any, bool] | None = None
+        self._root: _Made | None = None
+        self._gradients: dict[int, Any] = {}
+        self._nesting: int | None = None
+        self._device = "cpu"
+        self._why = ""
+
+    def begin(self) -> None:
+        """Begins a step."""
+        self._modes.leave()
+        self._clear()
+
+    def end(self) -> None:
+        """Follows no more calls."""
+        self._follows = False
+        self._modes.leave()
+
+    def enter(self, args: Any, kwargs: Any) -> None:
+        """Takes what a module is given that begins to run."""
+        if self._root is not None:
+            return
+        if self._nesting is None:
+            self._nesting = _nesting()
+        if not self._follows:
+            self._follows = True
+            self._follows_loss = self._modes.enter() and self._follows_loss
+        self._inside = True
+        self._entered = None
+        self._noting(lambda: self._enter(args, kwargs))
+
+    def _enter(self, args: Any, kwargs: Any) -> None:
+        self._entered = self._known_as((args, kwargs)), self._is_off()
+
+    def leave(self, module: Any, output: Any) -> None:
+        """Takes what it returns."""
+        self._inside = False
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            self._noting(lambda: self._leave(module, entered, output))
+        if not self._follows_loss:
+            self.end()
+
+    def _leave(self, module: Any, entered: tuple[Any, bool], output: Any) -> None:
+        (args, kwargs), off = entered
+        made = self._add(module, args, kwargs, output, off, of_model=True)
+        own = weakref.ref(self)
+        for index, tensor in zip(made, _leaves(output), strict=True):
+            if tensor.requires_grad and tensor.is_floating_point():
+                self._device = tensor.device.type
+                tensor.register_hook(_keeps(own, index))
+
+    def step(self, loss: Any, scale: float) -> Step:
+        """Ends the pass; returns how to run it again.
+
+        `loss` is what the loop says that it is, and `scale` what the loss was multiplied by before
+        backward. Raises Unfollowed if that cannot be.
+        """
+        self.end()
+        if self._why:
+            raise Unfollowed(self._why)
+        if not self._calls:
+            raise Unfollowed("no module ran in the thread that trains")
+        root = None if self._root is None else (self._root, 1 / scale)
+        if root is None and (found := self._index_of(loss)) is not None and loss.requires_grad:
+            root = _Made(found), 1.0
+        if root is not None and root[0].index not in self._of_models():
+            root = None  # what leads to it was not seen
+        if root is None and not self._gradients and not self._inference:
+            raise Unfollowed("no output of the model has a gradient")
+        gradients = {} if root else {i: one.detach() / scale for i, one in self._gradients.items()}
+        step = Step(self._calls, list(self._given.values()), root, gradients, self._device)
+        step.check()
+        return step
+
+    def _of_models(self) -> set[int]:
+        """Returns what was made by modules, and of that."""
+        found: set[int] = set()
+
+        def look(one: _Made) -> Any:
+            inputs.add(one.index)
+            return one
+
+        for call in self._calls:
+            inputs: set[int] = set()
+            _mapped((call.args, call.kwargs), lambda one: isinstance(one, _Made), look)
+            if call.of_model or inputs & found:
+                found.update(call.made)
+        return found
+
+    def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls one of torch's functions."""
+        if not self._follows or self._inside or in_backward():
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "backward" or (name == "grad" and not kwargs.get("create_graph")):
+            self._begin_backward(args)
+            return func(*args, **kwargs)
+        if not self._follows_loss:
+            return func(*args, **kwargs)
+        try:
+            given = self._known_as((args, kwargs)), self._is_off()
+        except Unfollowed:
+            self._follows_loss = False
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        (known_args, known), off = given
+        if name in _SETTERS or next(_leaves(result), None) is not None:
+            try:
+                self._add(func, known_args, known, result, off, of_model=False)
+            except Unfollowed:
+                self._follows_loss = False
+        return result
+
+    def _begin_backward(self, args: tuple[Any, ...]) -> None:
+        losses = list(_leaves(args[:1]))
+        index = self._index_of(losses[0]) if len(losses) == 1 else None
+        if index is not None and self._follows_loss and losses[0].numel() == 1:
+            self._root = _Made(index)
+        self.end()
+
+    def _noting(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Unfollowed as why:
+            self._why = self._why or str(why)
+
+    def _add(
+        self, function: Any, args: Any, kwargs: Any, result: Any, off: bool, *, of_model: bool
+    ) -> list[int]:
+        for tensor, version in self._given.values():
+            if tensor._version != version:
+                raise Unfollowed("what the step is given is changed in place")
+        made = []
+        for tensor in _leaves(result):
+            known = self._known.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                made.append(known[1])  # changed in place, or passed on
+                continue
+            self._known[id(tensor)] = weakref.ref(tensor), self._made
+            made.append(self._made)
+            self._made += 1
+        self._calls.append(_Call(function, args, kwargs, made, off, of_model))
+        return made
+
+    def _index_of(self, tensor: Any) -> int | None:
+        reference, index = self._known.get(id(tensor), (lambda: None, -1))
+        return index if _is_tensor(tensor) and reference() is tensor else None
+
+    def _known_as(self, values: Any) -> Any:
+        """Returns arguments with what calls made replaced; what is given besides is noted."""
+        import torch
+
+        if is_transformed():
+            raise Unfollowed("it runs under torch.func")
+
+        def known(tensor: Any) -> Any:
+            index = self._index_of(tensor)
+            if index is not None:
+                return _Made(index)
+            if not torch.is_inference_mode_enabled() and not tensor.is_inference():
+                self._given.setdefault(id(tensor), (tensor, tensor._version))
+            return tensor if tensor.grad_fn is None else tensor.detach()
+
+        return _mapped(values, _is_tensor, known)
+
+    def _is_off(self) -> bool:
+        """Returns whether autocast was turned off around the caller, in the step."""
+        return self._nesting is not None and _nesting() > self._nesting
+
+
+def _keeps(own: weakref.ref[Again], index: int) -> Callable[[Any], None]:
+    def hook(gradient: Any) -> None:
+        again = own()
+        if again is not None:
+            again._gradients.setdefault(index, gradient)
+
+    return hook
+
+
+def _nesting() -> int:
+    """Returns how many contexts of autocast are entered around the caller."""
+    import torch
+
+    entered = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return int(entered) - 1
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _wide(tensor: Any) -> Any:
+    narrow = tensor.is_floating_point() and tensor.element_size() < 4
+    return tensor.float() if narrow else tensor
+
+
+def _replaced(value: Any, made: Mapping[int, Any]) -> Any:
+    return _mapped(value, lambda one: isinstance(one, _Made), lambda one: made[one.index])
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yields the tensors of what a call returns, in order."""
+    if _is_tensor(value):
+        yield value
+        return
+    items: Any = ()
+    if isinstance(value, Mapping):
+        items = value.values()
+    elif isinstance(value, (tuple, list)):
+        items = value
+    elif _is_record(value):
+        items = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    for item in items:
+        yield from _leaves(item)
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, _Made))
+
+
+def _mapped(value: Any, wanted: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
+    """Returns arguments with what is wanted in them changed; in containers of their own."""
+    if wanted(value):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(one, wanted, change) for one in value))
+    if isinstance(value, tuple):
+        return tuple(_mapped(one, wanted, change) for one in value)
+    if isinstance(value, Mapping):
+        items: Any = list(value.items())
+    elif isinstance(value, list):
+        items = enumerate(value)
+    elif _is_record(value):
+        items = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    else:
+        return value
+    new = copy.copy(value)
+    for key, one in items:
+        found = _mapped(one, wanted, change)
+        if found is one:
+            continue
+        if isinstance(value, (Mapping, list)):
+            new[key] = found
+        else:
+            object.__setattr__(new, key, found)
+    return new
