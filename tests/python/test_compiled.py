@@ -11,7 +11,7 @@ from torch import nn
 
 import dlsim
 from dlsim import _compiled
-from dlsim.recorder._endings import complete_abandoned
+from dlsim.recorder._recorder import complete_abandoned
 
 needs_compile = pytest.mark.skipif(
     not hasattr(getattr(torch, "compiler", None), "set_stance"),

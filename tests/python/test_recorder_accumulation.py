@@ -11,7 +11,7 @@ from recording import load, small_model, steps_in
 from torch import nn
 
 import dlsim
-from dlsim.recorder import Watch, _hooks, _spill
+from dlsim.recorder import Watch, _hooks, _sinks
 
 BATCHES = 3
 Loop = Callable[[nn.Module, dlsim.Recorder], None]
@@ -20,7 +20,7 @@ Loop = Callable[[nn.Module, dlsim.Recorder], None]
 @pytest.fixture(autouse=True)
 def little_stays_in_memory(monkeypatch) -> None:
     monkeypatch.setattr(_hooks, "SPILLED_FROM", 0)
-    monkeypatch.setattr(_spill, "_LOADED_AT_ONCE", 100)
+    monkeypatch.setattr(_sinks, "_LOADED_AT_ONCE", 100)
 
 
 def accumulate(model: nn.Module, rec: dlsim.Recorder) -> None:

@@ -9,8 +9,7 @@ from recording import load
 from torch import nn
 
 import dlsim
-from dlsim.recorder._placement import Pieces
-from dlsim.recorder._ranks import Ranks
+from dlsim.recorder._ranks import Pieces, Ranks
 
 
 class Scored(nn.Module):

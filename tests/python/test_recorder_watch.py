@@ -93,7 +93,7 @@ def test_figures_go_to_several_places_and_failures_of_one_are_counted(tmp_path: 
 def test_a_watch_that_fails_loses_no_step(tmp_path: Path, monkeypatch) -> None:
     shown, model = Shown(), small_model()
     with dlsim.Recorder(model, tmp_path / "run", watch=Watch(shown, every=1)) as rec:
-        monkeypatch.setattr("dlsim.recorder._watching.counted_parts", lambda part: 1 // 0)
+        monkeypatch.setattr("dlsim.recorder._watch.counted_parts", lambda part: 1 // 0)
         train(model, rec)
         monkeypatch.undo()
         train(model, rec)

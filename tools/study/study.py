@@ -156,7 +156,7 @@ class Row:
 
 def rows_of(name: str, formats: Sequence[str], seeds: Sequence[int]) -> Iterator[Row]:
     """Yields the rows of a model: float32's first."""
-    whole, gradients = judged(name, seeds[0]), judged(name, seeds[0], forward_every=0)
+    whole, gradients = judged(name, seeds[0]), judged(name, seeds[0], forward_every=0, shadow=None)
     yield _trained(Row(name, "", ""), seeds)
     for found, without, line in zip(
         whole["formats"], gradients["formats"], whole["lines"], strict=False

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..recorder import AlertStop, Recorder
 from ..recorder._output import check_free
-from ..recorder._skipped import tells_skips
+from ..recorder._watch import tells_skips
 from ._facts import Loss, learning_rate_of
 
 try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._errors import UsageError
 from ..recorder import AlertStop, Recorder
 from ..recorder._output import check_free
-from ..recorder._skipped import tells_skips
+from ..recorder._watch import tells_skips
 from ._facts import Loss, learning_rate_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@
 from ._recorder import Recorder
 from ._report import RecordedTensor, Report
 from ._selection import Selection, selections_of_config
-from ._skipped import SkippedSteps
-from ._watch import AlertStop, Watch
+from ._watch import AlertStop, SkippedSteps, Watch
 
 __all__ = [
     "AlertStop",

@@ -11,10 +11,9 @@ from typing import Any
 
 from ._again import Again
 from ._autocast import computed_in
-from ._hooks import SPILLED_FROM, Guard
+from ._hooks import SPILLED_FROM, Guard, Noise
 from ._modes import is_rerun, is_transformed, outside
 from ._names import ROOT
-from ._noise import Noise
 from ._tensors import floats_in, in_backward, is_loss, is_mask, is_plain, tensors_in
 
 

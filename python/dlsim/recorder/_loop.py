@@ -11,16 +11,14 @@ from typing import Any
 from .._errors import Error
 from ..traces._writer import checked_grad_scale
 from ._background import Background
-from ._choice import Choice
-from ._live import Live
 from ._metadata import scale_of
 from ._modes import in_recorder, is_rerun
 from ._pace import Pace
-from ._parts import Parts
 from ._report import Report
 from ._selection import whole_number
 from ._snapshot import described
-from ._sources import Sources
+from ._sources import Choice, Parts, Sources
+from ._watch import Live
 
 
 class Loop:

@@ -12,8 +12,7 @@ from typing import Any, get_args
 from .._core import __version__
 from .._errors import UsageError
 from ._names import class_of
-from ._ranks import Ranks, process_group
-from ._shards import shard_path
+from ._ranks import Ranks, process_group, shard_path
 from ._sinks import DrySink, Existing, ProfileSink, Sink, TraceSink, refuse_profile, refuse_trace
 
 

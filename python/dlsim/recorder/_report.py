@@ -5,12 +5,50 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from .._errors import Error
 from .._text import bytes_text, counted
-from ._refusals import Refusals
+from ._modes import in_recorder
+
+# -- Steps that were to be recorded and were not, as the next recorded step tells them
+
+
+class Refusals:
+    """Counts steps that failed, since the last one that was recorded; keeps what the first said."""
+
+    def __init__(self) -> None:
+        self._since, self._first = 0, ""
+        self._told: tuple[int, str] = (0, "")  # by the last step that was recorded
+
+    def add(self, message: str) -> None:
+        """Counts a step."""
+        self._since, self._first = self._since + 1, self._first or message
+
+    def metadata(self) -> dict[str, str]:
+        """Returns what the next step says of them."""
+        if self._since == 0:
+            return {}
+        return {"refused": str(self._since), "refused_first": self._first}
+
+    def recorded(self) -> None:
+        """Says that a step with these metadata was recorded."""
+        self._told = self._since, self._first
+        self._since, self._first = 0, ""
+
+    def revoked(self, message: str) -> None:
+        """Says that this step was removed, and why: what it told is to be told again."""
+        since, first = self._told
+        self._since, self._first = since + self._since, first or self._first
+        self._told = 0, ""
+        self.add(message)
+
+
+# -- What a recorder has done, and what went wrong without stopping the training
 
 _LOG = logging.getLogger("dlsim.recorder")
 _MESSAGES_KEPT = 20
@@ -176,3 +214,31 @@ class Report:
         if self.every is not None:
             text += f", recording {'all' if self.every == 1 else f'multiples of {self.every}'} now"
         return f"{text}, first: {self.messages[0]}" if self.messages else text
+
+
+# -- Calls of a recorder: one at a time, and measured
+
+
+class Calls:
+    """Lets one thread at a time be in a call."""
+
+    def __init__(self, report: Report, *, raises: bool) -> None:
+        self._report, self._raises = report, raises
+        self._inside: dict[str, int] = {}  # the thread that is in a call
+
+    @contextmanager
+    def one(self, name: str) -> Iterator[bool]:
+        """Measures a call; counts an error, and yields False, if another thread is in one."""
+        began, own = time.perf_counter(), threading.get_ident()
+        # One bytecode looks and enters, so that no other thread comes in between.
+        if self._inside.setdefault("thread", own) != own:
+            with self._report.counting(name, raises=self._raises):
+                raise Error("another thread is in a call of this recorder, expected one at a time")
+            yield False
+            return
+        try:
+            with in_recorder():
+                yield True
+        finally:
+            self._report.seconds += time.perf_counter() - began
+            self._inside.clear()

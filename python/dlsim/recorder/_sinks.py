@@ -4,25 +4,241 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from .._core import ProfileWriter
 from .._errors import InputError, UsageError
+from ..arrays._dtypes import name_of_dtype
 from ..profiles import step_file, steps_in
+from ..traces._safetensors import header_of, rank_of
 from ..traces._writer import TraceWriter
-from ._append import append
 from ._lending import Loan
-from ._lock import Lock
-from ._on_device import NamedArray, named_arrays
 from ._ranks import Ranks
-from ._spill import Spilled, loaded
+from ._tensors import NamedArray, named_arrays
+
+# -- Gradients of a step that is not complete, in files: accumulation would fill the memory
+
+_LOADED_AT_ONCE = 1 << 24  # bytes
+
+
+class Spilled(NamedTuple):
+    """A tensor in a file."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+    def load(self, name: str) -> Any:
+        """Returns the tensor of this name."""
+        from safetensors import safe_open
+
+        with safe_open(self.path, "pt") as file:
+            return file.get_tensor(name)
+
+
+class Spill:
+    """Files in `folder`, or in a temporary one, which exists only while it holds something."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._writer: TraceWriter | None = None
+        self._files = 0
+        self._tensors: dict[str, Spilled] = {}
+
+    def add(self, tensors: Mapping[str, Any]) -> None:
+        """Writes tensors; one that was written before becomes the sum of both."""
+        if self._writer is None:
+            self._writer = TraceWriter(self._new_folder(), describes=False)
+        summed = self.summed(tensors)
+        path = self._writer.write(self._files, summed)
+        self._files += 1
+        for name, tensor in summed.items():
+            size = tensor.numel() * tensor.element_size()
+            dtype = name_of_dtype(tensor.dtype)
+            self._tensors[name] = Spilled(path, tuple(tensor.shape), dtype, size)
+
+    def summed(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns tensors with what was written of the same names, which is forgotten."""
+        before = {name: self._tensors.pop(name, None) for name in tensors}
+        return {
+            name: tensor if (old := before[name]) is None else old.load(name) + tensor
+            for name, tensor in tensors.items()
+        }
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is something that no step has taken."""
+        return bool(self._tensors)
+
+    def take(self) -> dict[str, Spilled]:
+        """Returns all by name, for a step; its files stay until `remove`."""
+        found, self._tensors = self._tensors, {}
+        return found
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._tensors.clear()
+        if self._writer is not None:
+            shutil.rmtree(self._writer.directory, ignore_errors=True)
+            self._writer = None
+
+    def _new_folder(self) -> Path:
+        if self._folder is None:
+            return Path(mkdtemp(prefix="dlsim-spill-"))
+        shutil.rmtree(self._folder, ignore_errors=True)  # of a process that was killed
+        return self._folder
+
+
+def remove(spilled: Mapping[str, Spilled]) -> None:
+    """Removes the files of a step."""
+    for path in {one.path for one in spilled.values()}:
+        path.unlink(missing_ok=True)
+
+
+def loaded(spilled: Mapping[str, Spilled]) -> Iterator[dict[str, Any]]:
+    """Yields the tensors, a few at a time: their files are mapped into memory until the next."""
+    from safetensors import safe_open
+
+    for path, names in _groups(spilled):
+        with safe_open(path, "pt") as file:
+            yield {name: file.get_tensor(name) for name in names}
+
+
+def _groups(spilled: Mapping[str, Spilled]) -> Iterator[tuple[Path, list[str]]]:
+    """Yields names of tensors in one file that together take little more than _LOADED_AT_ONCE."""
+    by_path: dict[Path, list[str]] = {}
+    for name, one in spilled.items():
+        by_path.setdefault(one.path, []).append(name)
+    for path, names in by_path.items():
+        first = size = 0
+        for i, name in enumerate(names):
+            size += spilled[name].bytes
+            if size >= _LOADED_AT_ONCE or i + 1 == len(names):
+                yield path, names[first : i + 1]
+                first, size = i + 1, 0
+
+
+# -- Keeps a trace directory for one recorder at a time
+
+
+class Lock:
+    """A file that is locked until `release`, or until the process ends however it may.
+
+    Raises UsageError if another recorder has it. A file system without locks is taken as it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process = os.getpid()
+        while True:
+            # A process that is forked closes its copy, which leaves the lock where it is.
+            self._file = path.open("ab")
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._file.close()
+                raise UsageError(
+                    f"{path.parent}: another recorder is writing there, expected another "
+                    "directory, or that recorder to be closed"
+                ) from None
+            except OSError:
+                return
+            if self._is_at_its_place():
+                return
+            self._file.close()  # its holder has just removed it
+
+    def _is_at_its_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Removes the file and gives the lock back."""
+        if self._file.closed or os.getpid() != self._process:
+            return
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # processes that were forked may have it open
+        self._file.close()
+
+
+# -- Adds tensors of other files to a file of safetensors
+
+_COPIED_AT_ONCE = 1 << 24
+
+
+class _Place(NamedTuple):
+    """Where a file has a tensor; `entry` is what its header says."""
+
+    name: str
+    entry: Mapping[str, Any]
+    path: Path
+    begin: int
+
+    @property
+    def size(self) -> int:
+        first, last = self.entry["data_offsets"]
+        return int(last - first)
+
+
+def append(path: Path, spilled: Mapping[str, Spilled]) -> None:
+    """Adds tensors to a file of safetensors; copies bytes, and holds no tensor."""
+    places: list[_Place] = []
+    for source in dict.fromkeys(one.path for one in spilled.values()):
+        found = _places_in(source)[1]
+        places += [one for one in found if one.name in spilled and spilled[one.name].path == source]
+    metadata, later = _places_in(path)
+    # What was put aside came before the rest.
+    places = sorted(places + later, key=lambda one: rank_of(one.name, one.entry["dtype"]))
+    joined = path.with_name(f"{path.name}.tmp")
+    with joined.open("wb") as target:
+        target.write(header_of(metadata, {one.name: (one.entry, one.size) for one in places}))
+        _copy(places, target)
+    shutil.copymode(path, joined)
+    os.replace(joined, path)
+
+
+def _places_in(path: Path) -> tuple[dict[str, str], list[_Place]]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    metadata = header.pop("__metadata__", {})
+    begin = 8 + length
+    return metadata, [
+        _Place(name, entry, path, begin + entry["data_offsets"][0])
+        for name, entry in header.items()
+    ]
+
+
+def _copy(places: Iterable[_Place], target: Any) -> None:
+    files = {path: path.open("rb") for path in {one.path for one in places}}
+    try:
+        for one in places:
+            source, left = files[one.path], one.size
+            source.seek(one.begin)
+            while left > 0:
+                block = source.read(min(left, _COPIED_AT_ONCE))
+                if not block:
+                    raise OSError(f"{one.path}: was cut while it was read")
+                target.write(block)
+                left -= len(block)
+    finally:
+        for file in files.values():
+            file.close()
+
+
+# -- Where a recorder puts its steps: a trace, a profile, or nowhere but in a list
 
 Existing = Literal["refuse", "replace", "continue"]
 

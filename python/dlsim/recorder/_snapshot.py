@@ -9,12 +9,11 @@ from typing import Any
 
 from ..arrays._dtypes import VALUES
 from ._lending import Lender, Loan
-from ._on_device import device_of
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
 from ._sinks import Part
-from ._tensors import name_of_dtype, role_of
+from ._tensors import device_of, name_of_dtype, role_of
 
 
 def described(part: Part, before: Iterable[RecordedTensor] = ()) -> tuple[RecordedTensor, ...]:

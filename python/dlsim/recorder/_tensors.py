@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from .. import _core
+from .._errors import UsageError
 from ..arrays import _dtypes
+from ._names import ROOT
+
+# -- What the recorder asks of tensors that a model computes
 
 # What masks fill in is below minus this: -1e4 itself was chosen to fit fp16.
 LEAST_MASK = 1e4
@@ -81,3 +86,167 @@ def is_mask(values: Any) -> bool:
     least, most = float(large.min()), float(large.max())
     repeated = large.numel() > 1 or large.numel() == int(finite.count_nonzero())
     return repeated and most < 0 and most - least <= -least * _SAME
+
+
+# -- Which axis of the gradients of activations holds features, by what has made the activation
+
+_NAME = re.compile(
+    r"(?P<module>[^/]*?)(?:/(?P<operation>[^/.]+))?(?:\.call\d+)?(?P<later>\.out\d+)?\.act_grad"
+)
+
+_OPERATIONS = {
+    "batch_norm": 1,
+    "conv": 1,
+    "embedding": -1,
+    "group_norm": 1,
+    "instance_norm": 1,
+    "layer_norm": -1,
+    "rms_norm": -1,
+}
+_LAST = ("Bilinear", "Embedding", "EmbeddingBag", "LayerNorm", "Linear", "MultiheadAttention")
+_SECOND = ("_BatchNorm", "GroupNorm")
+
+
+def default_axis(dims: int) -> int:
+    """Returns the axis that readers take for that of features, as LayoutOf in C++ does."""
+    return 1 if dims >= 4 else dims - 1
+
+
+class Features:
+    """What the metadata of a step say of the gradients of its activations.
+
+    Modules that do not say, such as an activation function, a container or a sum, are taken as
+    readers take them, unless a module with as many axes has other features: then it is not known.
+    """
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self._modules = modules
+        self._other: dict[str, int] = {}  # where it is not what readers take
+        self._unsaid: dict[str, int] = {}  # tensors whose axes are all that is known: how many
+        self._ambiguous: set[int] = set()  # numbers of axes
+
+    def note(self, tensors: Iterable[tuple[str, Any]]) -> None:
+        """Looks at tensors of a step, of which those matter that are gradients of activations."""
+        for name, tensor in tensors:
+            found = _NAME.fullmatch(name)
+            if found is None or (dims := tensor.dim()) < 2:
+                continue
+            axis = self._axis(found, dims)
+            if axis is None:
+                self._unsaid[name] = dims
+            elif axis != default_axis(dims):
+                self._other[name] = axis
+                self._ambiguous.add(dims)
+
+    def _axis(self, found: re.Match[str], dims: int) -> int | None:
+        if found["operation"]:
+            axis = _OPERATIONS.get(found["operation"])
+        elif found["later"]:
+            return None
+        else:
+            module = found["module"]
+            axis = _axis_of(self._modules.get("" if module == ROOT else module), dims)
+        return axis if axis is None else axis % dims
+
+    def metadata(self) -> dict[str, str]:
+        """Returns what is to be said of the step."""
+        unknown = (name for name, dims in self._unsaid.items() if dims in self._ambiguous)
+        lines = [f"{axis} {name}" for name, axis in self._other.items()]
+        lines += [f"? {name}" for name in unknown]
+        return {"feature_axes": "\n".join(sorted(lines))} if lines else {}
+
+    def clear(self) -> None:
+        """Forgets the step."""
+        self._other.clear()
+        self._unsaid.clear()
+
+
+def _axis_of(module: Any, dims: int) -> int | None:
+    """Returns the axis of features of what a module returns; None if the module does not say."""
+    if module is None:
+        return None
+    from torch import nn
+
+    layers: Any = nn.modules
+    if isinstance(module, layers.conv._ConvNd):
+        return dims - 1 - len(module.kernel_size)  # without a batch the first
+    if isinstance(module, layers.instancenorm._InstanceNorm):
+        return dims - int(module._get_no_batch_dim())
+    kinds = {kind.__name__ for kind in type(module).__mro__}
+    if kinds.intersection(_SECOND):
+        return 1
+    recurrent = isinstance(module, (nn.RNNBase, nn.RNNCellBase))
+    return -1 if recurrent or kinds.intersection(_LAST) or "RMSNorm" in kinds else None
+
+
+# -- Tensors that are tabulated in the memory of the GPU that has them
+
+# What a ProfileWriter takes: name, role, and an array of the host or element type, shape, tables.
+NamedArray = tuple[str, str, Any]
+
+
+def check_on_device(wanted: bool, *, profile: bool, scaled_formats: Iterable[str] = ()) -> None:
+    """Raises UsageError if gradients are wanted to be counted where they are, but cannot."""
+    if not wanted:
+        return
+    for format in scaled_formats:
+        raise UsageError(
+            f"on_device: {format} is measured in the host's memory, expected on_device=False"
+        )
+    if not profile:
+        raise UsageError(
+            "on_device: a trace needs the gradients themselves, expected a profile, such as "
+            "run.profile"
+        )
+
+
+def device_of(tensor: Any) -> int | None:
+    """Returns the GPU that has the tensor; None for memory of the host."""
+    return int(tensor.device.index or 0) if tensor.is_cuda else None
+
+
+def any_on_device(tensors: Iterable[Any]) -> bool:
+    """Returns whether a GPU has one of the tensors."""
+    return any(device_of(tensor) is not None for tensor in tensors)
+
+
+def named_arrays(
+    tensors: Mapping[str, Any],
+    scale: float,
+    metadata: Mapping[str, str],
+    mantissas: Iterable[float] = (),
+) -> list[NamedArray]:
+    """Returns tensors as a ProfileWriter takes them: those on a GPU are tabulated there."""
+    on_device = {name: one for name, one in tensors.items() if device_of(one) is not None}
+    tables = _tables(on_device, scale, metadata, list(mantissas)) if on_device else {}
+    return [(name, role_of(name), tables.get(name, one)) for name, one in tensors.items()]
+
+
+def _tables(
+    tensors: Mapping[str, Any], scale: float, metadata: Mapping[str, str], mantissas: list[float]
+) -> dict[str, Any]:
+    from ..arrays._torch_tables import channels_of, tabulate_on_device, times, unscaled
+
+    gradients = [name for name in tensors if role_of(name) in ("grad", "act_grad")]
+    others = [name for name in tensors if role_of(name) in ("act", "value")]  # carry no scale
+    tables: dict[str, list[Any]] = {}
+    for names, carried in ((gradients, scale), (others, 1.0)):
+        found = tabulate_on_device([tensors[name] for name in names], carried)
+        tables.update((name, [table]) for name, table in zip(names, found, strict=True))
+    axes = _stated_axes(metadata)
+    for name in gradients:
+        values = unscaled(tensors[name], scale)
+        axis = 0 if role_of(name) == "grad" else axes.get(name, default_axis(values.dim()))
+        tables[name][0].set_channels(channels_of(values, axis))
+        for mantissa in mantissas:
+            tables[name] += tabulate_on_device([times(values, mantissa)], 1.0)
+    return {
+        name: (name_of_dtype(one.dtype), tuple(one.shape), tables[name])
+        for name, one in tensors.items()
+    }
+
+
+def _stated_axes(metadata: Mapping[str, str]) -> dict[str, int | None]:
+    """Returns the axes of features that the metadata of a step name, as FeatureAxes in C++."""
+    lines = (line.partition(" ") for line in metadata.get("feature_axes", "").split("\n"))
+    return {name: int(axis) if axis.isdigit() else None for axis, _, name in lines}
