@@ -36,7 +36,10 @@ def assert_verdicts(trace: Path) -> None:
     assert fp16.verdict == "fails in forward" and fp16.forward.first is not None
     assert (fp16.forward.first.step, fp16.forward.first.tensor) == (0, "block.0.wo.act")
     assert 1.2e6 < fp16.forward.first.absmax < 1.3e6
-    assert [one.tensor for one in fp16.forward.overflowing] == ["block.0.wo.act", "block.1.wo.act"]
+    overflowing = [one.tensor for one in fp16.forward.overflowing]
+    if fp16.shadow is None:  # before PyTorch 2.3, then nothing tells what autocast has in float32
+        overflowing = [name for name in overflowing if name.endswith(".wo.act")]
+    assert overflowing == ["block.0.wo.act", "block.1.wo.act"]
     assert fp16.values.state == bf16.forward.state == cb16.forward.state == "fits"
     assert bf16.verdict == "as is" and bf16.scale == 1
     assert cb16.verdict == "with a scale" and cb16.window is not None

@@ -111,18 +111,14 @@ class Shadows:
         """What running steps has taken so far."""
         return self._spent
 
-    def metadata(self, forward: Iterable[str], wide: Iterable[str]) -> dict[str, str]:
-        """Returns what a reader needs.
-
-        `forward` are the names of forward tensors of the step, `wide` those that are known to have
-        32 bits under autocast.
-        """
+    def metadata(self, forward: Iterable[str]) -> tuple[dict[str, str], set[str]]:
+        """Returns what a reader needs, and which forward tensors have 32 bits under autocast."""
         if not self._steps:
-            return {"shadow": json.dumps({"why": self.why})} if self.why else {}
+            return ({"shadow": json.dumps({"why": self.why})} if self.why else {}), set()
         found = {name: one.found() for name, one in self._formats.items()}
         modules = {self._recorded_as.get(name) for name in self._survey.wide}
-        names = {name for name in forward if _module_of(name) in modules}.union(filter(None, wide))
-        return {"shadow": json.dumps(found), "autocast_float32": "\n".join(sorted(names))}
+        names = {name for name in forward if module_of(name) in modules}
+        return {"shadow": json.dumps(found)}, names
 
 
 class _OfFormat:
@@ -370,7 +366,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _module_of(tensor: str) -> str:
+def module_of(tensor: str) -> str:
     """Returns the module of `<module>.call1.out1.act`, or `<module>.<parameter>.value`."""
     stem, _, role = tensor.rpartition(".")
     if role == "value":

@@ -14,13 +14,13 @@ from ._again import Closure, Unfollowed
 from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
 from ._metadata import texts_of
-from ._names import modules_of, parameters_of
+from ._names import ROOT, modules_of, parameters_of
 from ._order import StepOrder
 from ._pace import Pace
 from ._ranks import Pieces, Ranks
 from ._report import NEVER_CALLED
 from ._selection import ForwardSteps, Pattern, Selection
-from ._shadows import Shadows
+from ._shadows import Shadows, module_of
 from ._sinks import Part
 from ._snapshot import HostCopies
 from ._tensors import Features
@@ -165,6 +165,12 @@ def _own_elements(parameter: Any, gradient: Any) -> Any:
         return parameter.detach() if parameter.numel() == 0 else None
     filling = getattr(parameter, "_shard_numel_padded", 0)
     return gradient[: gradient.numel() - filling] if filling else gradient
+
+
+# Modules of PyTorch that return float32 under autocast, also where no step has shown it.
+_IN_FLOAT32 = frozenset(
+    "Embedding EmbeddingBag GroupNorm LayerNorm LogSoftmax RMSNorm Softmax Softmin".split()
+)
 
 
 class Sources:
@@ -314,9 +320,18 @@ class Sources:
             metadata["computed_in"] = "\n".join(self._of_activations.types)
         if self._sees_forward and self._forward is not None:
             metadata.update(self._forward.metadata())
+            wide = set(filter(None, metadata.get("autocast_float32", "").split("\n")))
+            modules = self._choice.all_modules
+            for name in self._forward_names:
+                module = module_of(name)
+                if type(modules.get("" if module == ROOT else module)).__name__ in _IN_FLOAT32:
+                    wide.add(name)
             if self._shadows is not None:
-                wide = metadata.get("autocast_float32", "")
-                metadata.update(self._shadows.metadata(self._forward_names, wide.split("\n")))
+                shadow, more = self._shadows.metadata(self._forward_names)
+                metadata.update(shadow)
+                wide |= more
+            if wide:
+                metadata["autocast_float32"] = "\n".join(sorted(wide))
         return metadata
 
     def take_early(self) -> dict[str, Any]:
