@@ -572,3 +572,17 @@ def test_a_shadow_adds_up_its_steps():
     step = shadow.step(batches(1)[0])
     assert not step.finite and step.counts
     assert [one.module for one in shadow.check().culprits] == ["2"]
+
+
+@pytest.mark.skipif(not hasattr(torch, "get_autocast_dtype"), reason="needs PyTorch 2.4")
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_regions_without_autocast_are_float32_on_any_machine(device) -> None:
+    class Region(Squares):
+        def forward(self, x):
+            with torch.autocast(device, enabled=False):
+                return self.down(self.up(x.float()).relu() ** 2) / 1e6
+
+    assert not dlsim.check_plan(Squares(1e4), loss_of, batches()).holds
+    assert dlsim.check_plan(Region(1e4), loss_of, batches()).holds
+    assert torch.autocast.__init__.__module__ == "torch.amp.autocast_mode"

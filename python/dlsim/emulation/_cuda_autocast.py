@@ -43,9 +43,9 @@ _REFUSES = (
 class CudaAutocast:
     """Within it, `forward()` is CUDA's autocast in a format; backward belongs inside as well.
 
-    Meanwhile `torch.autocast("cpu")` is CUDA's in all threads; with enabled=False it is float32, as
-    always. `carried` holds fp16 and bf16 in float32, too: for operations that PyTorch does not have
-    for 16-bit tensors on a CPU.
+    Meanwhile `torch.autocast("cpu")` is CUDA's in all threads, and so is `torch.autocast("cuda")`;
+    with enabled=False it is float32, as always. `carried` holds fp16 and bf16 in float32, too: for
+    operations that PyTorch does not have for 16-bit tensors on a CPU.
     """
 
     def __init__(self, format: str | Format, *, carried: bool = False) -> None:
@@ -62,6 +62,7 @@ class CudaAutocast:
             self._mode = _Carried(rounding, self.dtype, refuses=name in TYPES)
         self._casts: dict[int, tuple[Tensor, Tensor]] = {}
         self._kernels: Any = None
+        self._undo: Callable[[], None] = lambda: None
 
     def __enter__(self) -> CudaAutocast:
         self._kernels = _torch.library.Library("aten", "IMPL")
@@ -71,9 +72,11 @@ class CudaAutocast:
                 self._kernels.impl(operator, functools.partial(rule, self, operator), "AutocastCPU")
         if self._mode is not None:
             self._mode.__enter__()
+        self._undo = _on_cpu()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._undo()
         if self._mode is not None:
             self._mode.__exit__(*error)
         kernels, self._kernels = self._kernels, None
@@ -99,6 +102,24 @@ class CudaAutocast:
         if id(tensor) not in self._casts:
             self._casts[id(tensor)] = tensor, tensor.to(self.dtype)
         return self._casts[id(tensor)][1]
+
+
+def _on_cpu() -> Callable[[], None]:
+    """Has models that turn CUDA's autocast off, or ask for it, do that on the CPU."""
+    of_class, ask = _torch.autocast.__init__, _torch.is_autocast_enabled
+
+    def init(self: Any, device_type: str, *args: Any, **options: Any) -> None:
+        of_class(self, "cpu" if device_type == "cuda" else device_type, *args, **options)
+
+    def is_enabled(device_type: str = "cuda") -> bool:
+        return bool(ask("cpu" if device_type == "cuda" else device_type))
+
+    def undo() -> None:
+        _torch.autocast.__init__, _torch.is_autocast_enabled = of_class, ask
+
+    if hasattr(_torch, "get_autocast_dtype"):  # since PyTorch 2.4 the latter takes a device
+        _torch.autocast.__init__, _torch.is_autocast_enabled = init, is_enabled
+    return undo
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from .._errors import UsageError
 from .._keep import KeptFloat32
 from .._text import some_of
 from ..arrays._dtypes import format_of
+from ..recorder._again import Unfollowed
 from ..recorder._modes import rerun
 from ._cuda_autocast import TYPES, CudaAutocast
 from ._culprits import OF_LOSS, Culprit, Watch
@@ -458,7 +459,7 @@ class Shadow:
         message = ""
         try:
             loss, norm = self._under_rules(lambda forward: self._run(batch, self._scale, forward))
-        except torch.cuda.OutOfMemoryError:
+        except (torch.cuda.OutOfMemoryError, Unfollowed):
             raise
         except Exception as error:  # whatever a model raises in 16 bits
             message = f"{type(error).__name__}: {error}".splitlines()[0]
