@@ -47,7 +47,9 @@ GRADIENT_ERROR, FEW_STEPS, GRADIENT_ERROR_OF_FEW = 0.03, 4, 0.2
 # Of the largest row of a matrix: what is smaller is not compared. Of the largest gradient: what is
 # smaller may be rounding errors alone, which are others at another scale.
 LIVE, OTHER_SCALE, NOISE = 1e-6, 1.1, 0.01
-ROWS, SAMPLED = 256, 1 << 15  # rows, and elements, that are compared of a matrix
+# Of a matrix as many elements are compared, in at least so many columns of some rows; of all
+# matrices together as many.
+SAMPLED, COLUMNS, SAMPLED_OF_ALL = 1 << 15, 64, 1 << 21
 TORCH_START, LEAST_SCALE, MOST_BINADES = 2.0**16, 2.0**-24, 40
 
 _OF_MODULES = frozenset((*vars(torch.nn.Module()), "forward"))  # KeptFloat32 sets the latter
@@ -224,9 +226,9 @@ def check_plan(
 
     With the model on a CUDA device fp16 and bf16 run under torch.autocast, otherwise its rules are
     emulated on the CPU, where other formats are rounded to. No optimizer runs; parameters, buffers,
-    gradients, training modes and random numbers are afterwards as before, but not what a model
-    keeps elsewhere. It takes the memory of a step and six times that of the parameters, of which
-    three are sums over the steps. Raises UsageError where nothing can be compared.
+    gradients, attributes of modules and random numbers are afterwards as before, but not what a
+    model keeps elsewhere. It takes the memory of a step, three times that of the parameters, and
+    64 MiB. Raises UsageError where nothing can be compared.
     """
     searched = scale is None and getattr(keep_float32, "scale", None) is None
     run = _shadow_of(model, loss_of, keep_float32, format, scale, searched=searched)
@@ -311,6 +313,8 @@ class Shadow:
             )
         if not self._on_cuda:
             CudaAutocast(format)  # what it refuses is no failure of a step
+        matrices = sum(one.dim() > 1 for one in model.parameters())
+        self._most = max(min(SAMPLED, SAMPLED_OF_ALL // max(matrices, 1)), 1 << 10)
         self._steps: list[CheckedStep] = []
         self._older: list[CheckedStep] = []  # of before the last call of `turn`
         self._rows: dict[str, _Rows] = {}  # by the parameter's name
@@ -382,7 +386,7 @@ class Shadow:
             if one.grad is not None
         }
         gradients = {
-            name: sampled(one.grad)
+            name: _sampled(one.grad, self._most)
             for name, one in self._trained()
             if one.grad is not None and one.dim() > 1
         }
@@ -396,7 +400,7 @@ class Shadow:
         gradients = dict(reference.gradients)
         for name, one in self._trained():
             if name in reference.small and one.grad is not None:
-                change: Any = sampled(one.grad) / OTHER_SCALE - gradients[name]
+                change: Any = _sampled(one.grad, self._most) / OTHER_SCALE - gradients[name]
                 if not _energy(change) < NOISE**2 * _energy(gradients[name]):
                     del gradients[name]
         return replace(reference, gradients=gradients)
@@ -472,7 +476,9 @@ class Shadow:
             if expected is not None:
                 found = parameter.grad
                 missing = torch.zeros_like(expected)
-                scaled: Any = missing if found is None else sampled(found) / self._scale
+                scaled: Any = (
+                    missing if found is None else _sampled(found, self._most) / self._scale
+                )
                 self._rows.setdefault(name, _Rows()).add(expected, scaled)
 
     def _explain(
@@ -650,11 +656,12 @@ class _Reference:
     small: frozenset[str]  # of these, such as may be noise
 
 
-def sampled(gradient: torch.Tensor) -> torch.Tensor:
-    """Returns rows and columns of a matrix in float32, evenly taken if there are many."""
+def _sampled(gradient: torch.Tensor, most: int) -> torch.Tensor:
+    """Returns rows and columns of a matrix in float32, evenly taken if it has more elements."""
     rows = gradient.detach().flatten(1)
-    some = rows[:: max(math.ceil(rows.shape[0] / ROWS), 1)]
-    taken: torch.Tensor = some[:, :: max(math.ceil(some.numel() / SAMPLED), 1)].float().clone()
+    columns = min(COLUMNS, rows.shape[1])
+    some = rows[:: max(math.ceil(rows.shape[0] * columns / most), 1)]
+    taken: torch.Tensor = some[:, :: max(math.ceil(some.numel() / most), 1)].float().clone()
     return taken
 
 
