@@ -7,14 +7,16 @@ Also with parts of the model kept in float32. On a CPU the rules of `_cuda_autoc
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 import random
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from statistics import variance
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,7 +43,8 @@ _T = TypeVar("_T")
 
 # Of docs/check-plan.md, which says what they were tried on.
 BAD_SHARE = 0.2  # of the steps that may be not finite
-LOSS_DIFFERENCE = 0.05  # that the mean loss may differ by
+# That the mean loss may differ by, unless gradients agree: a loss may be next to nothing.
+LOSS_DIFFERENCE, AGREES = 0.05, 0.01
 # Of the mean gradient of a row, in the mean over rows and parameters; and where steps are few.
 GRADIENT_ERROR, FEW_STEPS, GRADIENT_ERROR_OF_FEW = 0.03, 4, 0.2
 # Of the largest row of a matrix: what is smaller is not compared. Of the largest gradient: what is
@@ -52,6 +55,7 @@ LIVE, OTHER_SCALE, NOISE = 1e-6, 1.1, 0.01
 SAMPLED, COLUMNS, SAMPLED_OF_ALL = 1 << 15, 64, 1 << 21
 TORCH_START, LEAST_SCALE, MOST_BINADES = 2.0**16, 2.0**-24, 40
 
+MOST_CONTAINERS = 10_000  # in attributes of a module, that are restored
 _OF_MODULES = frozenset((*vars(torch.nn.Module()), "forward"))  # KeptFloat32 sets the latter
 _MISSING = "not implemented for"  # PyTorch's words where a CPU has no kernel for 16 bits
 
@@ -151,7 +155,8 @@ class PlanCheck:
         counted = sum(one.counts for one in self.steps)
         if len(self.bad_steps) > BAD_SHARE * counted:
             return "not finite"
-        if whole and not self.loss_difference < LOSS_DIFFERENCE:
+        agrees = bool(self.gradient_errors) and self.gradient_error < AGREES
+        if whole and not agrees and not self.loss_difference < LOSS_DIFFERENCE:
             return "loss"
         return "" if self.gradient_error < self._most_error else "gradients"
 
@@ -298,7 +303,7 @@ class Shadow:
         self._model, self._loss_of, self._format, self._names = model, loss_of, format, names
         self._scale, self._searched, self._fitted = scale, searched, fitted
         for name, parameter in model.named_parameters():
-            if parameter.is_floating_point() and parameter.element_size() < 4:
+            if parameter.is_floating_point() and parameter.element_size() != 4:
                 raise UsageError(
                     f"{name}: bad type, expected float32, to compare with, got {parameter.dtype}: "
                     "convert the model first, model.float()"
@@ -726,7 +731,10 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
     modules = [(one, one.training, dict(one._buffers)) for one in model.modules()]
     saved = [(one, one.detach().clone()) for one in [*parameters, *model.buffers()]]
     scripted = _torch.jit.ScriptModule
-    attributes = [_Attributes(one) for one in model.modules() if not isinstance(one, scripted)]
+    known = {id(one) for one in (*model.modules(), *parameters, *model.buffers())}
+    attributes = [
+        _Attributes(one, known) for one in model.modules() if not isinstance(one, scripted)
+    ]
     uncompiled = Uncompiled()
 
     def restore() -> None:
@@ -739,8 +747,9 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
             one.restore()
         with torch.no_grad():
             for tensor, before in saved:
-                if not torch.equal(tensor, before):
-                    tensor.copy_(before)
+                if tensor.layout is torch.strided and not torch.equal(tensor, before):
+                    with _preserved(tensor):
+                        tensor.copy_(before)
 
     with ExitStack() as undo, getattr(model, "no_sync", nullcontext)(), rerun():
         undo.callback(uncompiled.hold, False)
@@ -750,10 +759,14 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
             undo.callback(setattr, parameter, "grad", parameter.grad)
             for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
                 hooks = getattr(parameter, kind, None)
-                if hooks is not None:
+                if hooks:
+                    # Emptied, since not all are gone that are no attribute any more.
                     undo.callback(setattr, parameter, kind, hooks)
+                    undo.callback(hooks.update, dict(hooks))
+                    hooks.clear()
                     setattr(parameter, kind, None)
         undo.callback(restore)
+        undo.enter_context(_torch.autograd.set_detect_anomaly(False))
         yield restore
 
 
@@ -783,24 +796,71 @@ def _kept_gradients(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
         yield
 
 
+def _preserved(tensor: torch.Tensor) -> Any:
+    """Returns a context in which changes of a tensor are none that autograd knows of."""
+    preserve = getattr(_torch.autograd, "_unsafe_preserve_version_counter", None)
+    return nullcontext() if preserve is None else preserve(tensor)
+
+
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+
+
+def _is_same(container: Any, before: Any) -> bool:
+    """Returns whether a container holds the very objects that it held before."""
+    if len(container) != len(before):
+        return False
+    if isinstance(container, dict):
+        pairs = zip(container.items(), before.items(), strict=True)
+        return all(key == old and value is kept for (key, value), (old, kept) in pairs)
+    if isinstance(container, set):
+        return {id(one) for one in container} == {id(one) for one in before}
+    return all(one is other for one, other in zip(container, before, strict=True))
+
+
 class _Attributes:
     """What a module keeps besides parameters and buffers, such as a counter or a cache.
 
-    Values themselves, the elements of lists, dictionaries and sets, and the values of tensors.
+    Values themselves, the elements of lists, dictionaries and sets, also nested, the values of
+    tensors and arrays, modules that are not registered, and the states of random generators.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, known: set[int]) -> None:
         self._module = module
         self._before = {
             name: value for name, value in vars(module).items() if name not in _OF_MODULES
         }
-        held = [one for one in self._before.values() if type(one) in (list, dict, set, deque)]
-        self._containers = [(one, copy.copy(one)) for one in held]
-        self._tensors = [
-            (one, one._version, one.detach().clone())
-            for one in self._before.values()
-            if isinstance(one, torch.Tensor)
-        ]
+        self._containers: list[tuple[Any, Any]] = []
+        self._tensors: list[tuple[Any, Any]] = []
+        self._states: list[Callable[[], Any]] = []
+        left = [*self._before.values()]
+        while left and len(self._containers) < MOST_CONTAINERS:
+            left += self._keep(left.pop(), known)
+
+    def _keep(self, value: Any, known: set[int]) -> Iterable[Any]:
+        """Keeps a value; returns what is in it."""
+        if id(value) in known:
+            return ()
+        known.add(id(value))
+        if isinstance(value, np.ndarray):
+            self._tensors.append((value, value.copy()))
+        elif isinstance(value, torch.Tensor):
+            if value.layout is torch.strided:
+                self._tensors.append((value, value.detach().clone()))
+        elif isinstance(value, (torch.Generator, np.random.RandomState)):
+            generator: Any = value
+            self._states.append(functools.partial(generator.set_state, generator.get_state()))
+        elif isinstance(value, random.Random):
+            self._states.append(functools.partial(value.setstate, value.getstate()))
+        elif isinstance(value, np.random.Generator):
+            bits, state = value.bit_generator, copy.deepcopy(value.bit_generator.state)
+            self._states.append(functools.partial(setattr, bits, "state", state))
+        elif type(value) in _CONTAINERS:  # others may refuse what restores them
+            self._containers.append((value, copy.copy(value)))
+            return [*(value.values() if isinstance(value, dict) else value)]
+        elif isinstance(value, (torch.nn.Module, SimpleNamespace)):  # the former not registered
+            self._containers.append((vars(value), dict(vars(value))))
+            return [*vars(value).values()]
+        return ()
 
     def restore(self) -> None:
         """Has the module keep it again."""
@@ -809,12 +869,19 @@ class _Attributes:
             del now[name]
         now.update(self._before)
         for container, before in self._containers:
-            container.clear()
-            (container.extend if isinstance(container, (list, deque)) else container.update)(before)
+            if not _is_same(container, before):
+                container.clear()
+                ordered = isinstance(container, (list, deque))
+                (container.extend if ordered else container.update)(before)
+        for state in self._states:
+            state()
         with torch.no_grad():
-            for tensor, version, before in self._tensors:
-                if tensor._version != version:
-                    tensor.detach().copy_(before)
+            for tensor, before in self._tensors:
+                if isinstance(tensor, np.ndarray):
+                    tensor[...] = before
+                elif not torch.equal(tensor, before):
+                    with _preserved(tensor):
+                        tensor.detach().copy_(before)
 
 
 def _random_numbers() -> Callable[[], None]:

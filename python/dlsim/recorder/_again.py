@@ -6,13 +6,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 from ._modes import Modes, is_transformed
 from ._tensors import in_backward
 
+_CHANGED = "what the step was given was changed in place"
 _SETTERS = ("__set__", "__setitem__", "__delitem__")
 
 
@@ -35,6 +36,8 @@ class _Call:
     made: list[int]  # the tensors of the result, in order
     off: bool  # whether autocast was turned off around it
     of_model: bool
+    differentiates: bool  # whether gradients were enabled
+    left: list[tuple[Any, str, int]]  # tensors that it leaves in attributes of modules
 
 
 class Step:
@@ -52,18 +55,28 @@ class Step:
         root: Any,
         gradients: Mapping[int, Any],
         device: str,
+        *,
+        partial: bool,
     ) -> None:
-        self.whole, self.separates = root is not None, True
+        self.whole, self.separates = root is not None and not partial, True
+        self._generators = [(one, one.get_state()) for one in _generators_in(calls)]
         self._calls, self._given, self._root = calls, given, root
         self._gradients, self._device = dict(gradients), device
 
     def check(self) -> None:
         """Raises Unfollowed if something that the step was given has changed since."""
         if any(tensor._version != version for tensor, version in self._given):
-            raise Unfollowed("what the step was given was changed in place")
+            raise Unfollowed(_CHANGED)
 
     def loss(self, *, loss_in_float32: bool = False) -> Any:
         """Returns the loss, computed again; also what is called outside of modules in float32."""
+        try:
+            return self._loss(loss_in_float32=loss_in_float32)
+        finally:
+            for generator, state in self._generators:
+                generator.set_state(state)
+
+    def _loss(self, *, loss_in_float32: bool) -> Any:
         import torch
 
         made: dict[int, Any] = {}
@@ -77,12 +90,15 @@ class Step:
             args, kwargs = _replaced((call.args, call.kwargs), known)
             if wide and not call.off:
                 args, kwargs = _mapped((args, kwargs), _is_tensor, _wide)
-            with off:
+            with off, torch.set_grad_enabled(call.differentiates and torch.is_grad_enabled()):
                 result = call.function(*args, **kwargs)
             tensors = list(_leaves(result))
             if len(tensors) != len(call.made):
                 raise Unfollowed("a call has other results than before")
             made.update(zip(call.made, tensors, strict=True))
+            for module, name, index in call.left:
+                if _is_tensor(vars(module).get(name)):
+                    made[index] = vars(module)[name]
         if self._root is None and not self._gradients:
             outputs = [made[i] for call in self._calls if call.of_model for i in call.made]
             floats = [one.float() for one in outputs if one.is_floating_point() and one.numel()]
@@ -132,6 +148,10 @@ class Again:
         self._calls: list[_Call] = []
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}  # what calls made, by identity
         self._given: dict[int, tuple[Any, int]] = {}  # by identity, with the version
+        self._changed: dict[int, int] = {}  # of these, the number of calls before the last change
+        self._closed = False  # whether a backward pass has begun
+        self._cut = False  # whether the latest arguments have more than what is followed
+        self._partial = False  # whether more than that makes the loss
         self._made = 0
         self._inside = False  # whether a module runs
         self._follows = False  # whether functions are followed
@@ -155,7 +175,7 @@ class Again:
 
     def enter(self, args: Any, kwargs: Any) -> None:
         """Takes what a module is given that begins to run."""
-        if self._root is not None:
+        if self._closed:
             return
         if self._nesting is None:
             self._nesting = _nesting()
@@ -167,6 +187,7 @@ class Again:
         self._noting(lambda: self._enter(args, kwargs))
 
     def _enter(self, args: Any, kwargs: Any) -> None:
+        self._changes()
         self._entered = self._known_as((args, kwargs)), self._is_off()
 
     def leave(self, module: Any, output: Any) -> None:
@@ -181,6 +202,11 @@ class Again:
     def _leave(self, module: Any, entered: tuple[Any, bool], output: Any) -> None:
         (args, kwargs), off = entered
         made = self._add(module, args, kwargs, output, off, of_model=True)
+        for part in module.modules() if self._calls else ():
+            for name, value in vars(part).items():
+                if _is_tensor(value) and value.grad_fn is not None:
+                    if self._index_of(value) is None:
+                        self._calls[-1].left.append((part, name, self._new(value)))
         own = weakref.ref(self)
         for index, tensor in zip(made, _leaves(output), strict=True):
             if tensor.requires_grad and tensor.is_floating_point():
@@ -206,79 +232,115 @@ class Again:
         if root is None and not self._gradients and not self._inference:
             raise Unfollowed("no output of the model has a gradient")
         gradients = {} if root else {i: one.detach() / scale for i, one in self._gradients.items()}
-        step = Step(self._calls, list(self._given.values()), root, gradients, self._device)
+        calls, given = self._needed(None if root is None else root[0].index)
+        step = Step(calls, given, root, gradients, self._device, partial=self._partial)
         step.check()
         return step
 
     def _of_models(self) -> set[int]:
         """Returns what was made by modules, and of that."""
         found: set[int] = set()
-
-        def look(one: _Made) -> Any:
-            inputs.add(one.index)
-            return one
-
         for call in self._calls:
-            inputs: set[int] = set()
-            _mapped((call.args, call.kwargs), lambda one: isinstance(one, _Made), look)
-            if call.of_model or inputs & found:
+            if call.of_model or _inputs_of(call)[0] & found:
                 found.update(call.made)
+                found.update(index for _, _, index in call.left)
         return found
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls one of torch's functions."""
-        if not self._follows or self._inside or in_backward():
+        if not self._follows or self._inside or in_backward() or _is_unseen(func):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "backward" or (name == "grad" and not kwargs.get("create_graph")):
             self._begin_backward(args)
-            return func(*args, **kwargs)
-        if not self._follows_loss:
-            return func(*args, **kwargs)
+        elif self._follows_loss and not self._closed:
+            return self._followed(name, func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _followed(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._cut = False
         try:
-            given = self._known_as((args, kwargs)), self._is_off()
-        except Unfollowed:
+            (known_args, known), off = self._known_as((args, kwargs)), self._is_off()
+        except Exception:  # also of objects of the loop's own
             self._follows_loss = False
             return func(*args, **kwargs)
-        result = func(*args, **kwargs)
-        (known_args, known), off = given
-        if name in _SETTERS or next(_leaves(result), None) is not None:
-            try:
+        cut, result = self._cut, func(*args, **kwargs)
+        try:
+            tensors = [*_leaves(result)]
+            if name in _SETTERS or tensors:
                 self._add(func, known_args, known, result, off, of_model=False)
-            except Unfollowed:
-                self._follows_loss = False
+            else:
+                self._changes()
+            # Batch norm's running statistics change without a trace.
+            self._follows_loss = name != "batch_norm"
+        except Exception:
+            self._follows_loss, tensors = False, []
+        self._partial = self._partial or (cut and any(one.requires_grad for one in tensors))
         return result
 
     def _begin_backward(self, args: tuple[Any, ...]) -> None:
         losses = list(_leaves(args[:1]))
         index = self._index_of(losses[0]) if len(losses) == 1 else None
-        if index is not None and self._follows_loss and losses[0].numel() == 1:
+        if self._closed:  # another part of the loss
+            self._partial = self._partial or index is not None
+        elif index is not None and self._follows_loss and losses[0].numel() == 1:
             self._root = _Made(index)
-        self.end()
+        self._closed = True
 
     def _noting(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Unfollowed as why:
             self._why = self._why or str(why)
+        except Exception as error:  # of an object of the model's own
+            self._why = self._why or f"{type(error).__name__}: {error}".splitlines()[0]
 
     def _add(
         self, function: Any, args: Any, kwargs: Any, result: Any, off: bool, *, of_model: bool
     ) -> list[int]:
-        for tensor, version in self._given.values():
-            if tensor._version != version:
-                raise Unfollowed("what the step is given is changed in place")
+        import torch
+
+        if self._changes():  # of what is no part of the step, such as gradients that are cleared
+            if of_model:
+                raise Unfollowed(_CHANGED)
+            return []
         made = []
         for tensor in _leaves(result):
-            known = self._known.get(id(tensor))
-            if known is not None and known[0]() is tensor:
-                made.append(known[1])  # changed in place, or passed on
-                continue
-            self._known[id(tensor)] = weakref.ref(tensor), self._made
-            made.append(self._made)
-            self._made += 1
-        self._calls.append(_Call(function, args, kwargs, made, off, of_model))
+            index = self._index_of(tensor)  # known if it was changed in place, or passed on
+            made.append(self._new(tensor) if index is None else index)
+        call = _Call(function, args, kwargs, made, off, of_model, torch.is_grad_enabled(), [])
+        self._calls.append(call)
         return made
+
+    def _changes(self) -> bool:
+        """Notes which given tensors have changed since the last call; returns whether any has."""
+        changed = [key for key, (one, before) in self._given.items() if one._version != before]
+        for key in changed:
+            self._given[key] = self._given[key][0], self._given[key][0]._version
+            self._changed[key] = len(self._calls)
+        return bool(changed)
+
+    def _needed(self, root: int | None) -> tuple[list[_Call], list[tuple[Any, int]]]:
+        """Returns the calls that make a tensor, None for all, and what they are given."""
+        needed = {root}
+        calls: list[_Call] = []
+        given: set[int] = set()
+        for place, call in reversed([*enumerate(self._calls)]):
+            made, leaves = _inputs_of(call)
+            results = {*call.made, *(index for _, _, index in call.left)}
+            # What has no result changes what it is given.
+            if root is None or needed & (results or made):
+                calls.insert(0, call)
+                needed |= made
+                given |= leaves & self._given.keys()
+                if any(self._changed.get(one, 0) > place for one in leaves):
+                    raise Unfollowed(_CHANGED)
+        return calls, [self._given[one] for one in given]
+
+    def _new(self, tensor: Any) -> int:
+        self._known[id(tensor)] = weakref.ref(tensor), self._made
+        self._made += 1
+        return self._made - 1
 
     def _index_of(self, tensor: Any) -> int | None:
         reference, index = self._known.get(id(tensor), (lambda: None, -1))
@@ -297,13 +359,16 @@ class Again:
                 return _Made(index)
             if not torch.is_inference_mode_enabled() and not tensor.is_inference():
                 self._given.setdefault(id(tensor), (tensor, tensor._version))
-            return tensor if tensor.grad_fn is None else tensor.detach()
+            if tensor.grad_fn is None or not torch.is_grad_enabled():
+                return tensor
+            self._cut = True  # from what it was computed of
+            return tensor.detach()
 
         return _mapped(values, _is_tensor, known)
 
     def _is_off(self) -> bool:
         """Returns whether autocast was turned off around the caller, in the step."""
-        return self._nesting is not None and _nesting() > self._nesting
+        return self._nesting is not None and _nesting() > self._nesting and not _autocasts()
 
 
 def _keeps(own: weakref.ref[Again], index: int) -> Callable[[Any], None]:
@@ -313,6 +378,55 @@ def _keeps(own: weakref.ref[Again], index: int) -> Callable[[Any], None]:
             again._gradients.setdefault(index, gradient)
 
     return hook
+
+
+def _is_unseen(func: Any) -> bool:
+    """Returns whether it is an attribute that is no part of a step, or changes without a trace."""
+    import torch
+
+    tensor: Any = torch.Tensor
+    attribute = getattr(func, "__self__", None)
+    return attribute is tensor.grad or attribute is tensor.data
+
+
+def _autocasts() -> bool:
+    """Returns whether autocast is on."""
+    import torch
+
+    module: Any = torch
+    if hasattr(module, "get_autocast_dtype"):
+        return any(map(module.is_autocast_enabled, ("cpu", "cuda")))
+    return bool(module.is_autocast_enabled() or module.is_autocast_cpu_enabled())
+
+
+def _inputs_of(call: _Call) -> tuple[set[int], set[int]]:
+    """Returns what a call takes of what calls have made, and the identities of other tensors."""
+    made: set[int] = set()
+    others: set[int] = set()
+
+    def look(one: Any) -> Any:
+        if isinstance(one, _Made):
+            made.add(one.index)
+        else:
+            others.add(id(one))
+        return one
+
+    _mapped((call.args, call.kwargs), lambda one: isinstance(one, _Made) or _is_tensor(one), look)
+    return made, others
+
+
+def _generators_in(calls: Iterable[_Call]) -> list[Any]:
+    import torch
+
+    found: dict[int, Any] = {}
+
+    def take(one: Any) -> Any:
+        found[id(one)] = one
+        return one
+
+    for call in calls:
+        _mapped((call.args, call.kwargs), lambda one: isinstance(one, torch.Generator), take)
+    return [*found.values()]
 
 
 def _nesting() -> int:

@@ -359,7 +359,9 @@ def _one_of(models: Mapping[str, Any]) -> Any:
             if inner is None:
                 return model
             model = inner
-    return torch.nn.ModuleDict(models)
+    whole = torch.nn.Module()
+    whole._modules.update(models)  # also by names that a ModuleDict refuses
+    return whole
 
 
 def _number(value: float) -> float | None:
