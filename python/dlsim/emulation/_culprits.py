@@ -181,7 +181,7 @@ def _largest(tensor: Tensor) -> float:
 
 
 def _line_of_caller() -> str:
-    """Returns "file.py:12" of the innermost function that is none of PyTorch's or this package."""
+    """Returns "file.py:12" of the innermost function outside of PyTorch and this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)

@@ -354,7 +354,7 @@ class Shadow:
         )
 
     def survey(self, batch: Any) -> Survey:
-        """Runs the forward pass in float32 and in the format, and tells of the model's parts."""
+        """Runs the forward pass in float32 and in the format, and describes the model's parts."""
         with _unchanged(self._model) as restore:
             before = _random_numbers()
             counts: Mapping[str, Mapping[Any, int]] = {}
@@ -374,7 +374,7 @@ class Shadow:
         return Survey(tuple(watch.returned), tuple(callers), frozenset(watch.wide), products)
 
     def turn(self) -> None:
-        """Forgets the steps before the last call, so that `check` tells of the latest ones."""
+        """Forgets the steps before the last call, so that `check` reports the latest ones only."""
         self._older, self._older_rows = self._steps, self._rows
         self._steps, self._rows = [], {}
 
@@ -797,7 +797,7 @@ def _kept_gradients(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def _preserved(tensor: torch.Tensor) -> Any:
-    """Returns a context in which changes of a tensor are none that autograd knows of."""
+    """Returns a context in which autograd does not count changes of a tensor."""
     preserve = getattr(_torch.autograd, "_unsafe_preserve_version_counter", None)
     return nullcontext() if preserve is None else preserve(tensor)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from ._modes import Modes, is_transformed
+from ._modes import FunctionMode, is_transformed
 from ._tensors import in_backward
 
 _CHANGED = "what the step was given was changed in place"
@@ -140,8 +140,8 @@ class Again:
 
     def __init__(self, *, inference: bool = False) -> None:
         self._inference = inference
-        self._modes = Modes(self._function, None)
-        weakref.finalize(self, self._modes.leave).atexit = False
+        self._mode = FunctionMode(self._function)
+        weakref.finalize(self, self._mode.leave).atexit = False
         self._clear()
 
     def _clear(self) -> None:
@@ -165,13 +165,13 @@ class Again:
 
     def begin(self) -> None:
         """Begins a step."""
-        self._modes.leave()
+        self._mode.leave()
         self._clear()
 
     def end(self) -> None:
         """Follows no more calls."""
         self._follows = False
-        self._modes.leave()
+        self._mode.leave()
 
     def enter(self, args: Any, kwargs: Any) -> None:
         """Takes what a module is given that begins to run."""
@@ -181,7 +181,7 @@ class Again:
             self._nesting = _nesting()
         if not self._follows:
             self._follows = True
-            self._follows_loss = self._modes.enter() and self._follows_loss
+            self._follows_loss = self._mode.enter() and self._follows_loss
         self._inside = True
         self._entered = None
         self._noting(lambda: self._enter(args, kwargs))

@@ -129,11 +129,6 @@ def promotes(operation: str) -> bool:
     return operation in _PROMOTE
 
 
-def kept_in(function: str) -> frozenset[str]:
-    """Returns the operations that a function requires to keep the type of their arguments."""
-    return frozenset({"log_softmax"} if function == "cross_entropy" else ())
-
-
 def as_first(operation: str) -> bool:
     """Returns whether the first tensor alone decides the type of the result."""
     return operation in _AS_FIRST

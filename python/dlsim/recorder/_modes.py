@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's modes, through which all its functions and operators go while they are entered."""
+"""PyTorch's modes, through which all its functions go while they are entered."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakMethod, WeakSet
 
@@ -35,42 +35,22 @@ def outside() -> None:
     _THREAD.recorders = 0
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """As `in_recorder`, and modes of others do not see it either.
+class FunctionMode:
+    """Has `function`, a bound method, make the calls of torch's functions.
 
-    Selective checkpointing counts operators, and takes the results of some for those of a model.
-    """
-    with in_recorder():
-        if all(map(_is_ours, _stacks()[1])):
-            yield
-            return
-        from torch.utils import _python_dispatch as dispatch
-
-        # There is none before PyTorch 2.0, and no selective checkpointing.
-        with getattr(dispatch, "_disable_current_modes", nullcontext)():
-            yield
-
-
-class Modes:
-    """Has `function` make the calls of torch's functions, `operator` those of its operators.
-
-    Both are bound methods; once their object is gone the calls are made as they are, as those are
-    that recorders make themselves.
+    Once its object is gone the calls are made as they are, as are those that recorders make
+    themselves.
     """
 
-    _waiting: ClassVar[WeakSet[Modes]] = WeakSet()  # that are to be left and lie below others
+    _waiting: ClassVar[WeakSet[FunctionMode]] = (
+        WeakSet()
+    )  # that are to be left and lie below others
 
-    def __init__(self, function: Call, operator: Call | None) -> None:
-        from torch import is_inference_mode_enabled
+    def __init__(self, function: Call) -> None:
         from torch.overrides import TorchFunctionMode
-        from torch.utils._python_dispatch import TorchDispatchMode
 
-        own_function = WeakMethod(function)
-        own_operator = WeakMethod(operator or function)
-
-        function_mode: Any = TorchFunctionMode  # whose types the stubs do not have
-        operator_mode: Any = TorchDispatchMode
+        own = WeakMethod(function)
+        function_mode: Any = TorchFunctionMode  # whose type the stubs do not have
 
         class Functions(function_mode):  # type: ignore[misc]
             of_recorder = True
@@ -78,60 +58,45 @@ class Modes:
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
-                call = _plain_call if is_transformed() else _call_of(own_function)
+                call = _plain_call if is_transformed() else _call_of(own)
                 return call(func, args, kwargs or {})
 
-        class Operators(operator_mode):  # type: ignore[misc]
-            of_recorder = True
-
-            def __torch_dispatch__(
-                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                if is_inference_mode_enabled():  # where PyTorch asks modes before it makes parts
-                    with self:
-                        result = func.decompose(*args, **(kwargs or {}))
-                    if result is not NotImplemented:
-                        return result
-                call = _call_of(own_operator)
-                return call(func, args, kwargs or {})
-
-        self._modes: tuple[Any, ...] = (Functions(), Operators()) if operator else (Functions(),)
-        self._entered: list[Any] = []
+        self._mode = Functions()
+        self._is_entered = False
 
     def enter(self) -> bool:
-        """Enters them, if they are not; returns whether they may stay beyond the caller.
+        """Enters the mode, if it is not; returns whether it may stay beyond the caller.
 
         Modes are left in the order opposite to that in which they were entered, so they must not
         stay if somebody else's are entered around the caller. Those of other recorders may be.
         """
         self._waiting.discard(self)
-        if self._entered:
+        if self._is_entered:
             return False
         alone = all(_is_ours(mode) for stack in _stacks() for mode in stack)
-        for mode in self._modes:
-            mode.__enter__()
-            self._entered.append(mode)
+        self._mode.__enter__()
+        self._is_entered = True
         return alone
 
     def leave(self) -> None:
-        """Leaves them, but for those that lie below somebody else's: those another call leaves.
+        """Leaves the mode, unless it lies below somebody else's: then another call leaves it.
 
-        Of other recorders, too.
+        So it does with those of other recorders that are to be left.
         """
         self._waiting.add(self)
-        while any([modes._leave() for modes in list(self._waiting)]):
+        while any([mode._leave() for mode in list(self._waiting)]):
             continue
 
     def _leave(self) -> bool:
-        """Leaves what lies on top; returns whether anything did."""
-        tops = [stack[-1] for stack in _stacks() if stack]
-        left = [mode for mode in self._entered if any(mode is top for top in tops)]
-        for mode in reversed(left):
-            mode.__exit__(None, None, None)
-            self._entered.remove(mode)
-        if not self._entered:
+        """Leaves the mode if it lies on top; returns whether it did."""
+        functions = _stacks()[0]
+        left = self._is_entered and bool(functions) and functions[-1] is self._mode
+        if left:
+            self._mode.__exit__(None, None, None)
+            self._is_entered = False
+        if not self._is_entered:
             self._waiting.discard(self)
-        return bool(left)
+        return left
 
 
 def is_transformed() -> bool:
@@ -175,7 +140,7 @@ class _Rerun:
 
 @contextmanager
 def rerun() -> Iterator[None]:
-    """Within it, hooks of recorders do nothing: a step runs that is none of the training."""
+    """Within it, hooks of recorders do nothing: the step is not part of the training."""
     _Rerun.count += 1
     try:
         yield
