@@ -82,8 +82,12 @@ Json JsonShadow(const std::optional<Shadow>& shadow) {
                  {"loss_difference", JsonOptional(shadow->loss)},
                  {"gradient_error", JsonOptional(shadow->gradients)},
                  {"scale", shadow->scale},
+                 {"ceiling", Json()},
                  {"culprits", Json::array()},
                  {"modules", shadow->modules}};
+  for (const Shadow::Ceiling& one : shadow->ceilings) {
+    object["ceiling"] = {{"step", one.step}, {"scale", one.scale}, {"module", one.module}};
+  }
   for (const Shadow::Culprit& culprit : shadow->culprits) {
     object["culprits"].push_back({{"module", culprit.module},
                                   {"operation", culprit.operation},

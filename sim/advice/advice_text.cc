@@ -407,11 +407,19 @@ std::string RunInFormatsText(const Advice& advice) {
                                   : fmt::format(" No step could be run in the formats: {}.",
                                                 Printable(advice.not_run));
   }
-  return fmt::format(" {} {} run again in {}{}.", Counted(steps, "step"),
-                     steps == 1 ? "was" : "were", ListOf(names),
-                     whole || !advice.gradients ? ""
-                                                : ", without the loss, which could not be "
-                                                  "followed");
+  std::string text = fmt::format(
+      " {} {} run again in {}{}.", Counted(steps, "step"), steps == 1 ? "was" : "were",
+      ListOf(names),
+      whole || !advice.gradients ? "" : ", without the loss, which could not be followed");
+  for (const FormatAdvice& format : advice.formats) {
+    if (!format.window || !format.shadow || format.shadow->ceilings.empty()) continue;
+    const Shadow::Ceiling& ceiling = format.shadow->ceilings.front();
+    text += fmt::format(
+        " In {}, gradients within {} overflow above {} at step {}, which no recorded gradient shows: "
+        "the safe scales leave room for them, but replays do not skip.",
+        format.format, Printable(ceiling.module), Power(std::ilogb(ceiling.scale)), ceiling.step);
+  }
+  return text;
 }
 
 std::string BasisText(const Advice& advice) {

@@ -134,6 +134,7 @@ Shadow WithKept(Shadow shadow, std::span<const std::string> names) {
     Shadow holds;
     holds.steps = plan.steps;
     holds.scale = plan.scale;
+    holds.ceilings = plan.ceilings;
     return holds;
   }
   plan = rest;

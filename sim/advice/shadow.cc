@@ -23,6 +23,15 @@ ShadowFailure FailureIn(const std::string& name) {
   throw std::invalid_argument(name);
 }
 
+// Recordings of before they were written have none.
+std::vector<Shadow::Ceiling> CeilingsIn(const Json& object) {
+  std::vector<Shadow::Ceiling> ceilings;
+  for (const Json& ceiling : object.value("ceilings", Json::array())) {
+    ceilings.push_back({ceiling.at("step"), ceiling.at("scale"), ceiling.at("module")});
+  }
+  return ceilings;
+}
+
 Shadow::Plan PlanIn(const Json& object) {
   Shadow::Plan plan;
   object.at("keep_float32").get_to(plan.keep_float32);
@@ -31,6 +40,7 @@ Shadow::Plan PlanIn(const Json& object) {
   object.at("loss_in_float32").get_to(plan.loss_in_float32);
   object.at("steps").get_to(plan.steps);
   object.at("scale").get_to(plan.scale);
+  plan.ceilings = CeilingsIn(object);
   plan.share = NumberIn(object, "share");
   return plan;
 }
@@ -45,6 +55,7 @@ Shadow ShadowOf(const Json& object) {
   shadow.loss = NumberIn(object, "loss");
   shadow.gradients = NumberIn(object, "gradients");
   object.at("scale").get_to(shadow.scale);
+  shadow.ceilings = CeilingsIn(object);
   for (const Json& culprit : object.at("culprits")) {
     shadow.culprits.push_back({culprit.at("part"), culprit.at("module"), culprit.at("operation"),
                                NumberIn(culprit, "operands"), NumberIn(culprit, "result")});

@@ -264,6 +264,33 @@ void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int e
   }
 }
 
+// Lowers the upper ends by as many binades as a step that was run again had to leave: within modules
+// there are larger gradients than those that are recorded. Where a window would end below its lower
+// end, the step has shown that a lower scale does. Of the ceilings only that one stays, if any.
+void EndWhereStepsOverflow(Shadow& shadow, std::vector<StepWindow>& windows) {
+  int binades = 0;
+  Shadow::Ceiling lowest;
+  for (const Shadow::Ceiling& ceiling : shadow.ceilings) {
+    const auto window = std::ranges::find(windows, ceiling.step, &StepWindow::step);
+    if (window == windows.end() || window->hopeless) continue;
+    const int above = window->high - std::ilogb(ceiling.scale);
+    if (above > binades) binades = above, lowest = ceiling;
+  }
+  shadow.ceilings.clear();
+  if (binades == 0) return;
+  shadow.ceilings.push_back(lowest);
+  for (StepWindow& window : windows) {
+    if (window.hopeless || window.largest == 0) continue;
+    window.high = std::max(window.high - binades, kLowestWindowExponent);
+    window.high_tensor = lowest.module;
+    window.highest_scale = std::fmin(window.highest_scale, std::ldexp(1.0f, window.high));
+    window.finite_scale = std::fmin(window.finite_scale, window.highest_scale);
+    for (; window.low > window.high; --window.low) {
+      if (!window.harm_below.empty()) window.harm_below.erase(window.harm_below.begin());
+    }
+  }
+}
+
 }  // namespace
 
 double StepWindow::LossAt(double scale) const {
@@ -368,6 +395,23 @@ void WindowFinder::Take(size_t i, const Step& step) {
 }
 
 std::vector<FormatWindows> WindowFinder::TakeWindows(const StepSource& source) {
+  for (OfFormat& of : formats_) {
+    FormatWindows& found = of.found;
+    if (found.recipe != Recipe::kAutocast) continue;
+    found.not_run = WhyNotRun(shadow_);
+    found.shadow = ShadowIn(shadow_, found.format.name, of.conversion);
+    if (!found.shadow) continue;
+    found.shadow = WithKept(*found.shadow, source.float32);
+    EndWhereStepsOverflow(*found.shadow, found.steps);
+    if (found.shadow->ceilings.empty()) continue;
+    found.safe_steps = {};
+    for (const StepWindow& window : found.steps) found.safe_steps.Add(window);
+    const std::optional<SafeScales> range = found.safe_steps.Best();
+    if (!range || range->exponent == found.exponent) continue;
+    found.exponent = range->exponent;
+    of.first = found.steps.size();
+    of.tensors = {};
+  }
   size_t behind = 0;
   for (const OfFormat& of : formats_) behind = std::max(behind, of.first);
   if (behind > 0) {
@@ -386,11 +430,6 @@ std::vector<FormatWindows> WindowFinder::TakeWindows(const StepSource& source) {
     found.broken_losses = broken_losses_;
     found.forward = of.forward.VerdictOn(Role::kAct);
     found.values = of.forward.VerdictOn(Role::kValue);
-    if (found.recipe == Recipe::kAutocast) {
-      found.not_run = WhyNotRun(shadow_);
-      found.shadow = ShadowIn(shadow_, found.format.name, of.conversion);
-      if (found.shadow) found.shadow = WithKept(*found.shadow, source.float32);
-    }
     found.refused = refused_;
     found.computed_in = computed_in_;
   }

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a verdict says of traces with forward tensors, and of the same without them.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dlsim/error.h"
 #include "dlsim/sim/tune.h"
 #include "sim/advice/advice_text.h"
+#include "sim/advice/windows.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"
 #include "tests/support/tables_of.h"
@@ -218,6 +222,45 @@ TEST_F(ForwardVerdictTest, StepsThatWereRunDecide) {
   Conversion clamps;
   clamps.overflow = Overflow::kSaturate;
   EXPECT_FALSE(AdviseOnTrace({.formats = {"fp16"}, .conversion = clamps}).formats[0].shadow);
+}
+
+TEST_F(ForwardVerdictTest, SafeScalesLeaveRoomForGradientsWithinModules) {
+  WriteT5();
+  const std::optional<SafeScales> before = AdviseOnTrace({.formats = {"fp16"}}).formats[0].window;
+  ASSERT_TRUE(before);
+  const auto written = [&](int step, int exponent) {
+    const double scale = std::ldexp(1.0, exponent);
+    return fmt::format(R"({{"step": {}, "scale": {}, "module": "fc"}})", step, scale);
+  };
+  const auto shadow = [&](const std::string& ceilings) {
+    return ShadowText("", std::string(kHolds) + R"(, "ceilings": [)" + ceilings + "]");
+  };
+  // Where the recorded gradients overflow, too, nothing is new.
+  WriteBlock(3, {}, {{"shadow", shadow(written(2, before->high))}});
+  FormatAdvice fp16 = AdviseOnTrace({.formats = {"fp16"}}).formats[0];
+  EXPECT_EQ(fp16.window->high, before->high);
+  EXPECT_TRUE(JsonAdvice(AdviseOnTrace({.formats = {"fp16"}}))["formats"][0]["shadow"]["ceiling"]
+                  .is_null());
+
+  WriteBlock(3, {}, {{"shadow", shadow(written(1, before->high - 2) + ", " +
+                                       written(2, before->high - 5))}});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
+  fp16 = advice.formats[0];
+  EXPECT_EQ(fp16.window->high, before->high - 5);
+  EXPECT_EQ(fp16.window->low, before->low);
+  EXPECT_EQ(fp16.high.tensor, "fc");
+  EXPECT_LE(*fp16.scale, std::ldexp(1.0, before->high - 5 - kHeadroom));
+  EXPECT_NE(advice.lines[1].find(
+                fmt::format("In fp16, gradients within fc overflow above 2^{} at step 2",
+                            before->high - 5)),
+            std::string::npos)
+      << advice.lines[1];
+
+  // Below what harm allows, too: the step has shown that it does.
+  WriteBlock(3, {}, {{"shadow", shadow(written(2, before->low - 3))}});
+  fp16 = AdviseOnTrace({.formats = {"fp16"}}).formats[0];
+  EXPECT_EQ(fp16.window->high, before->low - 3);
+  EXPECT_EQ(fp16.window->low, before->low - 3);
 }
 
 TEST_F(ForwardVerdictTest, WhatBreaksFirstIsNamed) {

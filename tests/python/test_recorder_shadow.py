@@ -851,3 +851,35 @@ def test_autocast_in_parts_and_names_with_dots(tmp_path: Path) -> None:
         output.float().square().mean().backward()
         rec.step(scale=1.0)
     assert all(one["fails"] == "" for one in shadows_of(tmp_path, 0).values())
+
+
+class Divides(nn.Module):
+    """Within it are gradients 10^4 times as large as those of its output and its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small = x * 1e-4
+        return small / torch.sqrt(small.pow(2).sum(-1, keepdim=True) + 1e-8)
+
+
+def test_safe_scales_leave_room_for_gradients_within_modules(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 16), Divides(), nn.Linear(16, 3))
+    torch.manual_seed(0)
+    verdict = recorded(tmp_path, model, lambda: torch.randn(32, 6), steps=6)
+    (ceiling, *_) = shadows_of(tmp_path, 5)["fp16"]["ceilings"]
+    assert ceiling["module"] == "0"
+    low, high = verdict["fp16"].window
+    assert low < high <= ceiling["scale"]
+    assert verdict["fp16"].scale <= high / 4
+    assert "gradients within 0 overflow above" in str(verdict)
+
+    def run(scale: float) -> bool:
+        found = dlsim.check_plan(
+            model,
+            lambda model, x: functional.mse_loss(model(x), torch.ones(32, 3)),
+            [torch.randn(32, 6)],
+            format="fp16",
+            scale=scale,
+        )
+        return not found.bad_steps
+
+    assert run(high) and not run(64 * ceiling["scale"])

@@ -99,6 +99,14 @@ struct Shadow {
   std::optional<double> gradients;  // the same of mean gradients of rows, in the mean
   double scale = 1;                 // of the loss at the last step
 
+  // A step whose gradients overflow at scales above this one, those of the module first.
+  struct Ceiling {
+    int64_t step = 0;
+    double scale = 1;
+    std::string module;
+  };
+  std::vector<Ceiling> ceilings;
+
   // Where the first bad step breaks, in order: an operation, with the largest magnitudes of its
   // operands and of its result in float32, if it runs there.
   struct Culprit {
@@ -115,6 +123,7 @@ struct Shadow {
     bool loss_in_float32 = false;                    // also what runs outside of the model
     size_t steps = 0;                                // that were run so
     double scale = 1;                                // of the loss
+    std::vector<Ceiling> ceilings;
     std::optional<double> share;  // of the multiplications that is kept, if known
   };
   std::optional<Plan> plan;

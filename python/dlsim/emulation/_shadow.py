@@ -65,7 +65,9 @@ class CheckedStep:
     """A step in a format, and the same step in float32.
 
     `gradient_norm` is that of all gradients together, divided by the loss `scale`; NaN if backward
-    did not run. `error` is the first line of what the step raised, or empty.
+    did not run. `error` is the first line of what the step raised, or empty. `overflows_above` names
+    the first module, from the loss on, whose gradients overflow at the next larger scale that was
+    tried; empty if none was.
     """
 
     loss: float
@@ -74,6 +76,7 @@ class CheckedStep:
     float32_gradient_norm: float
     scale: float
     error: str = ""
+    overflows_above: str = ""
 
     @property
     def finite(self) -> bool:
@@ -418,6 +421,7 @@ class Shadow:
         restore: Callable[[], None],
     ) -> CheckedStep:
         """Runs a step in the format, from the random numbers that `before` restores."""
+        broken: tuple[str, ...] = ()
         with KeptFloat32(self._model, self._kept()):
             for scale in self._scales(reference):
                 self._scale = scale
@@ -426,6 +430,9 @@ class Shadow:
                 restore()
                 if not step.overflows:
                     break
+                broken = self._broken_modules()
+            if step.finite and broken:
+                step = replace(step, overflows_above=broken[-1])
             if step.counts and step.finite:
                 self._compare(reference)
             elif step.counts and not self._culprits and not self._broken_gradients:
@@ -495,14 +502,18 @@ class Shadow:
     ) -> None:
         """Finds out where the step that has just run breaks."""
         if step.overflows:
-            broken = (
-                _module_of(name)
-                for name, parameter in self._trained()
-                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
-            )
-            self._broken_gradients = tuple(dict.fromkeys(broken))
+            self._broken_gradients = self._broken_modules()
             return
         self._look(batch, random_numbers, restore)
+
+    def _broken_modules(self) -> tuple[str, ...]:
+        """Returns the modules that have gradients which are not finite, from the input on."""
+        broken = (
+            _module_of(name)
+            for name, parameter in self._trained()
+            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
+        )
+        return tuple(dict.fromkeys(broken))
 
     def _look(
         self, batch: Any, random_numbers: Callable[[], None], restore: Callable[[], None]

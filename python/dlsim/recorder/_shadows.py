@@ -23,6 +23,7 @@ _FREE_SECONDS, _BUDGET = 30.0, 0.03  # that running steps may take, and of the t
 _PASSES, _FOLLOWED = 40, 8  # in search of a plan; of these, those that follow what breaks
 _SEARCHES = 3  # in a recording, for each format
 _MOST_KEPT = 0.98  # of the multiplications: more is no part of a model
+_CEILINGS = 32  # latest steps that are written down
 _NAMED = 8  # culprits and modules that are written down
 
 
@@ -83,7 +84,7 @@ class Shadows:
             if self._survey is None:
                 self._survey = shadows[0].survey(step)
             for one in self._formats.values():
-                one.judge(step, self._survey)
+                one.judge(number, step, self._survey)
             self._steps += 1
         except Unfollowed:
             raise
@@ -135,6 +136,8 @@ class _OfFormat:
         self._share: float | None = None  # of the multiplications, if known
         self._searches = _SEARCHES  # that are left
         self._whole = True  # whether the steps had their loss
+        self._ceilings: list[dict[str, Any]] = []  # loss scales above which gradients overflow
+        self._plan_ceilings: list[dict[str, Any]] = []
         self._broken: dict[str, Any] | None = None  # what was found when results were not finite
 
     def _shadow(self, names: Iterable[str]) -> Any:
@@ -161,12 +164,13 @@ class _OfFormat:
         for one in self.shadows():
             one.turn()
 
-    def judge(self, step: Step | Closure, survey: Any) -> None:
+    def judge(self, number: int, step: Step | Closure, survey: Any) -> None:
         """Looks at what was found with a step, and for a plan if the format fails."""
         from ..emulation._shadow import FEW_STEPS
 
         self._whole = self._whole and step.whole
         check = self._own.check()
+        self._ceilings += _ceilings_of(check, number)
         reason = check.reason(whole=self._whole)
         if reason in ("loss", "gradients"):
             self._own.look(step)
@@ -174,6 +178,8 @@ class _OfFormat:
         if reason == "not finite" and len(check.steps) > 1:
             self._broken = self._described(check, reason)
         self._plan_steps += 1
+        if self._plan is not None:
+            self._plan_ceilings += _ceilings_of(self._plan.check(), number)
         self._part_of = lambda culprit: _part_of(culprit, survey)
         if self._plan is not None and self._plan.check().reason(whole=self._whole):
             self._plan = None  # it does not suffice any more
@@ -186,7 +192,7 @@ class _OfFormat:
             self._share = survey.share(self._names)
             if self._names:
                 self._plan, self._plan_steps = self._shadow(self._names), 1
-                search.step(self._plan)
+                self._plan_ceilings = _ceilings_of(search.step(self._plan), number)
 
     def found(self) -> dict[str, Any]:
         """Returns what is written down."""
@@ -205,6 +211,7 @@ class _OfFormat:
             "loss_in_float32": OF_LOSS in self._names,
             "steps": self._plan_steps,
             "scale": plan.steps[-1].scale,
+            "ceilings": self._plan_ceilings[-_CEILINGS:],
             "share": self._share,
         }
         return {**found, "plan": kept}
@@ -221,6 +228,7 @@ class _OfFormat:
             "loss": _number(check.loss_difference) if self._whole else None,
             "gradients": _number(check.gradient_error),
             "scale": check.steps[-1].scale,
+            "ceilings": self._ceilings[-_CEILINGS:],
             "culprits": [
                 {
                     "part": self._part_of(one),
@@ -330,6 +338,14 @@ class _Search:
                     new = rest
             size //= 2
         return before + new
+
+
+def _ceilings_of(check: Any, number: int) -> list[dict[str, Any]]:
+    """Returns the scale of the latest step, if gradients overflow above it, as a list."""
+    latest = check.steps[-1]
+    if not latest.overflows_above:
+        return []
+    return [{"step": number, "scale": latest.scale, "module": latest.overflows_above}]
 
 
 def _part_of(culprit: Any, survey: Any) -> str:

@@ -91,14 +91,24 @@ class ShadowCulprit:
 
 
 @dataclass(frozen=True)
+class ShadowCeiling:
+    """A step at which gradients overflow above a loss `scale`, those of `module` first."""
+
+    step: int
+    scale: float
+    module: str
+
+
+@dataclass(frozen=True)
 class ShadowVerdict:
     """What steps have shown that the recorder has run again in a format (docs/verdict.md).
 
     `fails` is "not finite", "loss", "gradients" or None. Of the `steps` that are finite in float32,
     `bad` are not so in the format, or raise; `error` is what the first of them raises. By
     `loss_difference` the mean loss is off, None if it was not run, and by `gradient_error` the mean
-    gradients of rows. `scale` is the loss scale of the last step, `culprits` are where the first
-    bad step breaks, and `modules` those with wrong gradients.
+    gradients of rows. `scale` is the loss scale of the last step, `ceiling` what ends the safe scales
+    if recorded gradients do not, `culprits` are where the first bad step breaks, and `modules` those
+    with wrong gradients.
     """
 
     fails: str | None
@@ -108,6 +118,7 @@ class ShadowVerdict:
     loss_difference: float | None
     gradient_error: float | None
     scale: float
+    ceiling: ShadowCeiling | None = None
     culprits: tuple[ShadowCulprit, ...] = field(default=(), repr=False)
     modules: tuple[str, ...] = field(default=(), repr=False)
 
@@ -124,6 +135,7 @@ def shadow_of(item: Mapping[str, Any] | None) -> ShadowVerdict | None:
         loss_difference=_number(item["loss_difference"]),
         gradient_error=_number(item["gradient_error"]),
         scale=float(item["scale"]),
+        ceiling=None if item["ceiling"] is None else ShadowCeiling(**item["ceiling"]),
         culprits=tuple(
             ShadowCulprit(
                 str(one["module"]),
