@@ -281,13 +281,15 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
     text = FormatAdviceDetails(advice, options.report.top) + asked + DescribeTrace(facts);
     return text;
   }
-  text = Picture(advice, runs, details ? kPlotHeight : kShortPlotHeight);
+  const bool compares =
+      std::ranges::any_of(runs, [](const SimulationRun& run) { return !run.config.empty(); });
+  const bool lists_runs = details || compares || !options.request.policies.empty();
+  if (!lists_runs) text = NotesText(facts);
+  text += Picture(advice, runs, details ? kPlotHeight : kShortPlotHeight);
   if (details) text += FormatAdviceDetails(advice, options.report.top);
   if (options.by_layer) text += FormatLayerLosses(runs, options.report.top);
   text += asked;
-  const bool compares =
-      std::ranges::any_of(runs, [](const SimulationRun& run) { return !run.config.empty(); });
-  if (details || compares || !options.request.policies.empty()) {
+  if (lists_runs) {
     if (!details) text += "\n" + FormatPaths(advice);
     return text + (asked.empty() ? "\n" : "") + FormatReport(facts, runs, options.report);
   }

@@ -10,6 +10,7 @@
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
+#include "sim/base/wrap.h"
 #include "sim/policies/resume.h"
 #include "sim/replay/report_run.h"
 
@@ -162,8 +163,13 @@ std::string DescribeTrace(const SourceFacts& facts) {
     line += fmt::format("note: read from a profile ({} of {})\n", Bytes(facts.file_bytes),
                         Bytes(facts.profile->trace_bytes));
   }
-  for (const std::string& note : facts.notes) line += "note: " + note + "\n";
-  return line;
+  return line + NotesText(facts);
+}
+
+std::string NotesText(const SourceFacts& facts) {
+  std::string text;
+  for (const std::string& note : facts.notes) text += Wrap("note: " + note);
+  return text;
 }
 
 std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,

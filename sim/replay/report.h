@@ -14,6 +14,9 @@ namespace dlsim::sim {
 // Returns the lines that say what was read.
 std::string DescribeTrace(const SourceFacts& facts);
 
+// Returns the notes on it alone.
+std::string NotesText(const SourceFacts& facts);
+
 struct ReportOptions {
   uint64_t top = 5;                             // tensors in each list
   bool details = false;                         // sections of the runs

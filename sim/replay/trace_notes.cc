@@ -57,6 +57,26 @@ bool NamesForwardOrWeight(std::string_view name) {
   return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
+// Whether a part of a name is what torch.optim calls a tensor of its states.
+bool NamesOptimizerState(std::string_view name) {
+  constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf",
+                                          "momentum_buffer", "square_avg", "grad_avg"};
+  return std::ranges::any_of(kStates, [&](std::string_view state) {
+    return fmt::format(".{}.", name).find(fmt::format(".{}.", state)) != std::string::npos;
+  });
+}
+
+// Adds a note on those of the names that are like something else than a gradient's.
+void NoteLike(const char* what, bool (*is_like)(std::string_view),
+              std::span<const std::string> names, std::vector<std::string>& notes) {
+  const auto first = std::ranges::find_if(names, is_like);
+  if (first == names.end()) return;
+  const auto count = std::ranges::count_if(names, is_like);
+  const std::string more = count > 1 ? fmt::format(" and {} more", count - 1) : "";
+  notes.push_back(fmt::format("named like {}, but treated as a gradient: {}{}", what,
+                              Printable(*first), more));
+}
+
 }  // namespace
 
 void NoteGaps(size_t steps, const std::function<int64_t(size_t)>& number,
@@ -77,12 +97,8 @@ void NoteGaps(size_t steps, const std::function<int64_t(size_t)>& number,
 }
 
 void NoteNames(std::span<const std::string> names, std::vector<std::string>& notes) {
-  const auto first = std::ranges::find_if(names, NamesForwardOrWeight);
-  if (first == names.end()) return;
-  const auto count = std::ranges::count_if(names, NamesForwardOrWeight);
-  const std::string more = count > 1 ? fmt::format(" and {} more", count - 1) : "";
-  notes.push_back("named like a forward value or a weight, but treated as a gradient: " +
-                  Printable(*first) + more);
+  NoteLike("a forward value or a weight", NamesForwardOrWeight, names, notes);
+  NoteLike("the state of an optimizer", NamesOptimizerState, names, notes);
 }
 
 std::vector<std::string> NotesOnTrace(const TraceReader& trace) {

@@ -268,6 +268,10 @@ def test_states_of_optimizers_are_refused(tmp_path: Path) -> None:
             run_dlsim("import", "pt", path, "-o", tmp_path / "out", "--key", key), 3
         )
         assert "is the state of an optimizer, expected gradients, or --key" in line
+    moments = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    by_kind = save(tmp_path / "moments1.pt", {"exp_avg": moments, "exp_avg_sq": moments})
+    line = one_error_line(run_dlsim("import", "pt", by_kind, "-o", tmp_path / "out"), 3)
+    assert "exp_avg.weight is the state of an optimizer" in line
     import_pt(path, tmp_path / "out", key="grads")
     assert sorted(read_step(tmp_path / "out", "step-00000001")) == ["bias", "weight"]
 

@@ -175,3 +175,25 @@ def test_a_mask_in_one_micro_step_is_one_in_a_profile(tmp_path: Path) -> None:
     )
     assert of_profile.lines == of_trace.lines
     assert of_profile["fp16"].serves and "The constant of a mask" in of_profile.lines[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "like"),
+    [
+        (("fc.bias", "fc.weight"), "a forward value or a weight"),
+        (("optimizer.state.fc.weight.exp_avg", "step"), "the state of an optimizer"),
+        (("exp_avg_sq.fc.weight.grad", "fc.grad"), "the state of an optimizer"),
+        (("fc.grad", "my_exp_avg.grad"), None),
+    ],
+)
+def test_the_first_screen_has_the_notes_on_what_was_read(
+    tmp_path: Path, names: tuple[str, str], like: str | None
+) -> None:
+    path = tmp_path / "step-0.safetensors"
+    save_file({name: np.ones(3, np.float32) for name in names}, path)
+    result = dlsim.replay(path)
+    said = " ".join(result.report.split())
+    if like is None:
+        assert "note:" not in said
+    else:
+        assert f"note: named like {like}, but treated as a gradient: {names[0]}" in said

@@ -305,7 +305,7 @@ def _leaves(path: Path, tree: Any) -> Iterator[tuple[str, Any]]:
         if depth > DEEPEST or nodes > _MOST_NODES:
             raise InputError(f"{path}: nested deeper than {DEEPEST} levels, or too large")
         is_state = isinstance(value, Mapping) and {"state", "param_groups"} <= value.keys()
-        if is_state or (is_tensor(value) and name.rpartition(".")[2] in _STATES):
+        if is_state or (is_tensor(value) and not _STATES.isdisjoint(name.split("."))):
             raise InputError(
                 f"{path}: refused: {name or 'it'} is the state of an optimizer, expected "
                 "gradients, or --key for the part that holds them"
