@@ -28,7 +28,6 @@ GRADIENTS = {"format": "profile", "every": 1, "forward_every": 0, "shadow": None
 MODES = {
     "no recorder": None,
     "profile, gradients": GRADIENTS,
-    "the same, copy=False": {**GRADIENTS, "copy": False},
     "the same, activations=None": {**GRADIENTS, "activations": None},
     "profile, a step with forward pass": {**GRADIENTS, "forward_every": 1},
     "the same, run again in three formats": {

@@ -76,6 +76,16 @@ def test_errors_are_logged_once_and_summed_up_at_close(tmp_path: Path, caplog) -
     assert "30 errors" in caplog.messages[1]
 
 
+@pytest.mark.parametrize("name", ["run", "run.profile"])
+def test_a_failing_call_keeps_the_step_before(tmp_path: Path, name: str) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / name) as rec:
+        train(model, rec)
+        rec.step(scale=1.0, step=0)
+    assert rec.report().messages == ["step 0: steps must ascend, expected more than 0"]
+    assert "steps: 1 (0 to 0)" in info(tmp_path / name)
+
+
 def test_errors_can_be_raised_instead(tmp_path: Path) -> None:
     with dlsim.Recorder(small_model(), tmp_path, on_error="raise") as rec:
         with pytest.raises(dlsim.Error, match="no gradients"):

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import _thread
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
-from .._errors import Error
-from ._lending import Loan
 from ._output import Output
 from ._pace import Pace
 from ._report import Report
@@ -41,10 +39,6 @@ class Job:
         self._function, self._arguments = None, ()  # what they hold is free
         self._done = True
         self._signal.put(None)
-
-    def done(self) -> bool:
-        """Returns whether the call has ended."""
-        return self._done
 
     def exception(self) -> BaseException | None:
         """Waits until the call has ended, and returns what it raised."""
@@ -111,21 +105,12 @@ def _nothing() -> None:
 # -- Counts and writes steps in a thread, while the training goes on
 
 
-class _Reading(NamedTuple):
-    """A part that the thread reads, or has read, and what is lent for it."""
-
-    done: Job
-    loans: Sequence[Loan]
-    spilled: Mapping[str, Spilled]
-
-
 class Background:
     """The output at work in a thread of its own.
 
-    What it is given must stay as it is until `wait` returns; what is lent is looked at then, and
-    its step completed if it did. Steps and errors are counted in `report` by `settle`, which raises
-    them instead if `raises`. `pace` receives how long that thread works on a step, and how long the
-    caller waits for it.
+    What it is given must stay as it is until `wait` returns. Steps and errors are counted in
+    `report` by `settle`, which raises them instead if `raises`. `pace` receives how long that
+    thread works on a step, and how long the caller waits for it.
     """
 
     def __init__(self, output: Output, report: Report, pace: Pace, *, raises: bool) -> None:
@@ -134,9 +119,9 @@ class Background:
         self._sink: Sink | None = None
         self._thread = Worker()
         self._spill = Spill(output.spill)
-        self._parts: list[_Reading] = []  # of the step that is not finished
+        # Of the step that is not finished: what reads a part, and its tensors in files.
+        self._parts: list[tuple[Job, Mapping[str, Spilled]]] = []
         self._has_parts = False  # the output may hold some
-        self._lent: tuple[int, list[_Reading]] | None = None  # a step to be looked at
         self._steps: list[tuple[int, Job]] = []
         self._written: int | None = None  # the last step that is there
 
@@ -153,7 +138,7 @@ class Background:
         if any_on_device(part.tensors.values()):
             with self._waiting():
                 done.exception()
-        self._parts.append(_Reading(done, part.loans, part.spilled))
+        self._parts.append((done, part.spilled))
 
     def put_aside(self, tensors: Mapping[str, Any]) -> None:
         """Writes tensors of a step whose part comes later; returns when their memory is free."""
@@ -169,27 +154,11 @@ class Background:
     def finish(self, step: int) -> None:
         """Completes the step."""
         self.settle()  # those before, which are done
-        self._lent, self._parts = (step, self._parts), []
-        if not any(part.loans for part in self._lent[1]):
-            self._complete()
+        parts, self._parts = self._parts, []
+        self._steps.append((step, self._thread.submit(self._finish, step, parts)))
+        self._has_parts = False  # last: if this is interrupted, the next step drops them
         if self._raises:
             self.settle()
-
-    def look(self) -> None:
-        """Completes a step whose gradients were lent, if they were read.
-
-        Called by the training, so that no change of theirs is under way.
-        """
-        if self._lent is not None and all(part.done.done() for part in self._lent[1]):
-            self._complete()
-
-    def _complete(self) -> None:
-        if self._lent is None:
-            return
-        (step, parts), self._lent = self._lent, None
-        change = _change_of(parts)
-        self._steps.append((step, self._thread.submit(self._finish, step, parts, change)))
-        self._has_parts = False  # last: if this is interrupted, the next step drops them
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -201,30 +170,26 @@ class Background:
 
     def _read(self, sink: Sink, step: int, part: Part) -> None:
         began = time.perf_counter()
-        _read(sink, step, part)
+        sink.add(step, part)
         self._pace.worked(step, time.perf_counter() - began)
 
-    def _finish(self, step: int, parts: list[_Reading], change: Error | None) -> None:
+    def _finish(self, step: int, parts: list[tuple[Job, Mapping[str, Spilled]]]) -> None:
         began, sink = time.perf_counter(), self.open()
         try:
-            for part in parts:  # all are done: there is one thread
-                part.done.result()
-            if change is not None:
-                raise change
+            for reading, _ in parts:  # all are done: there is one thread
+                reading.result()
         except Exception:
             sink.drop()
             raise
         finally:
-            for part in parts:
-                remove(part.spilled)
+            for _, spilled in parts:
+                remove(spilled)
         sink.finish(step)
         self._pace.worked(step, time.perf_counter() - began)
 
     def drop(self) -> None:
         """Forgets the parts of a step that is not finished."""
         self._parts.clear()
-        if self._lent is not None:
-            self.wait()  # it goes first
         if self._sink is not None:
             self._thread.submit(self._sink.drop)
         self._thread.wait()  # until no part is read
@@ -249,15 +214,9 @@ class Background:
         """Waits until nothing that was given before is needed."""
         with self._waiting():
             self._thread.wait()
-        self._complete()
 
     def settle(self) -> None:
         """Waits for the steps that were finished, and counts them and their errors."""
-        if self._lent is not None:
-            with self._waiting():
-                for part in self._lent[1]:
-                    part.done.exception()
-            self._complete()
         while self._steps:
             step, outcome = self._steps[0]
             with self._waiting():
@@ -307,19 +266,4 @@ class Background:
         """Forgets everything, in a forked process, which has no such thread."""
         self._parts.clear()
         self._steps.clear()
-        self._sink = self._lent = None
-
-
-def _read(sink: Sink, step: int, part: Part) -> None:
-    """Gives a part to the sink; raises Error if the memory of a gradient was no longer its own."""
-    for loan in part.loans:
-        loan.check_place(part.tensors[loan.name])
-    sink.add(step, part)
-    for loan in part.loans:
-        loan.check_place(part.tensors[loan.name])
-
-
-def _change_of(parts: Sequence[_Reading]) -> Error | None:
-    """Returns what was changed of the gradients that were lent, if anything was."""
-    changes = (loan.change() for part in parts for loan in part.loans)
-    return next(filter(None, changes), None)
+        self._sink = None

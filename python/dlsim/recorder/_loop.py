@@ -145,7 +145,6 @@ class Loop:
         self._sources.end_forward()
         stated = None if self._micro_steps else self._stated(scale)
         with self.counting(f"step {self._next}"):
-            self._steps.look()
             self._take_number(step)
             self._live.look(self._next)
         taken = self._next

@@ -17,7 +17,6 @@ from .._errors import InputError, UsageError
 from .._values import text_of
 from ..arrays._arguments import listed
 from ._background import Background
-from ._lending import lender_of
 from ._loop import Loop
 from ._order import order_of
 from ._output import description_of, is_profile, one_of, output_of
@@ -60,8 +59,6 @@ ARGUMENTS = """
           estimates
       dtype: "float32" or "bfloat16" to convert before storing
       micro_steps=False: Record each backward pass alone: call `micro_step` after it
-      copy=True: False reads gradients where they are, for loops that leave them unchanged after
-          `step`: no loss scale, clipping or zero_grad(set_to_none=False) (docs/recorder.md)
       on_device=False: True tabulates the tensors of a profile on the GPU that has them, and only
           tables leave it: with the kernel of a build with CUDA, else by PyTorch's own operations
       gradient_of: Takes a parameter and returns its gradient or None, where that is not in `.grad`
@@ -192,7 +189,6 @@ class Recorder:
         forward_every: int | None = None,
         shadow: Iterable[str] | str | None = FORMATS,
         inference: bool = False,
-        copy: bool = True,
         on_device: bool = False,
         gradient_of: Callable[[Any], Any] | None = None,
         scaler: Any = None,
@@ -244,8 +240,7 @@ class Recorder:
             pace,
             inference=inference,
         )
-        lender = lender_of(self._ranks, copy=copy or gradient_of is not None)
-        copies = HostCopies(dtype, sample, lender, borrowed=not micro_steps, on_device=on_device)
+        copies = HostCopies(dtype, sample, borrowed=not micro_steps, on_device=on_device)
         about = description_of(
             models,
             {

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -21,7 +21,6 @@ from ..arrays._dtypes import name_of_dtype
 from ..profiles import step_file, steps_in
 from ..traces._safetensors import header_of, rank_of
 from ..traces._writer import TraceWriter
-from ._lending import Loan
 from ._ranks import Ranks
 from ._tensors import NamedArray, named_arrays
 
@@ -246,15 +245,14 @@ Existing = Literal["refuse", "replace", "continue"]
 class Part(NamedTuple):
     """A step, or one of its micro-steps; `scale` is the loss scale that the values carry.
 
-    `loans` are those of its tensors that are the training's own. Those on a device may be so
-    without a loan, and have to be read before the training goes on. `spilled` are in files.
+    Tensors on a device may be the training's own, and have to be read before it goes on. `spilled`
+    are in files.
     """
 
     micro: int | None
     scale: float
     metadata: Mapping[str, str]
     tensors: Mapping[str, Any]
-    loans: Sequence[Loan] = ()
     spilled: Mapping[str, Spilled] = {}
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..arrays._dtypes import VALUES
-from ._lending import Lender, Loan
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
@@ -64,15 +63,13 @@ class HostCopies:
     With `borrowed`, parameters' gradients are those that the training goes on to change. All others
     are held by hooks alone, and are not copied where they are on the CPU. Those on a CUDA device go
     to pinned buffers, with one synchronization of each device for all; with `on_device` those of
-    the first device stay there. What `lender` lends stays where it is, too; `loans` are those of
-    the last call.
+    the first device stay there.
     """
 
     def __init__(
         self,
         dtype: str | None,
         sample: int | None,
-        lender: Lender | None = None,
         *,
         borrowed: bool = True,
         on_device: bool = False,
@@ -82,28 +79,17 @@ class HostCopies:
             whole_number("sample", sample, 1)
         self._dtype = dtype
         self._sample = sample
-        self._lender = lender or Lender(active=False)
         self._borrowed = borrowed
         self._on_device = on_device
         self._buffers: dict[str, Any] = {}
-        self.loans: list[Loan] = []
 
     def take(
-        self,
-        tensors: Mapping[str, Any],
-        step: int,
-        left_out: dict[str, str],
-        *,
-        lends: bool = False,
+        self, tensors: Mapping[str, Any], step: int, left_out: dict[str, str]
     ) -> dict[str, Any]:
-        """Returns contiguous tensors, some on loan if `lends`.
-
-        Notes those that are not floating-point numbers.
-        """
+        """Returns contiguous tensors; notes those that are not floating-point numbers."""
         import torch
 
         host: dict[str, Any] = {}
-        self.loans = []
         counting = None  # the device that counts
         devices = set()
         for name, given in tensors.items():
@@ -122,13 +108,8 @@ class HostCopies:
                 host[name] = self._buffer_like(name, tensor, dtype, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
             elif tensor.device.type == "cpu" and self._is_borrowed(name):
-                same = lends and tensor.dtype == dtype and role_of(name) == "grad"
-                if same and (loan := self._lender.lend(name, given, tensor)) is not None:
-                    self.loans.append(loan)
-                    host[name] = tensor
-                else:
-                    buffer = self._buffer_like(name, tensor, dtype, pinned=False)
-                    host[name] = buffer.copy_(tensor)
+                buffer = self._buffer_like(name, tensor, dtype, pinned=False)
+                host[name] = buffer.copy_(tensor)
             else:
                 host[name] = tensor.to(dtype).resolve_neg().cpu().contiguous()
         for device in devices:

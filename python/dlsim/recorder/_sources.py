@@ -406,8 +406,7 @@ class Sources:
 class Parts:
     """The way of gradients from the model to the host; notes in `left_out` what does not take it.
 
-    The tensors of a part stay as they are until the next is made, but those that are lent or on a
-    device.
+    The tensors of a part stay as they are until the next is made, but those on a device.
     """
 
     def __init__(
@@ -427,16 +426,14 @@ class Parts:
         """Returns the gradients of a step, or of a micro-step alone. Raises Error without any."""
         found = self._sources.take(step, float(grad_scale), self._left_out)
         own = self._pieces.own(found, self._left_out)
-        # A loss scale is going to be divided out, in place, and PyTorch's scaler counts no change.
-        lends = float(grad_scale) == 1
-        host = self._copies.take(own, step, self._left_out, lends=lends)
+        host = self._copies.take(own, step, self._left_out)
         texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
         texts.update(self._pieces.metadata(self._sources.metadata()))
         if micro is not None:
             texts["micro_step"] = str(micro)
         if self._ranks.kind == "separate":
             texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-        return Part(micro, float(grad_scale), texts, host, self._copies.loans)
+        return Part(micro, float(grad_scale), texts, host)
 
     def take_early(self, step: int) -> dict[str, Any]:
         """Returns what earlier batches of a step have left; the next `take` gives the rest."""
