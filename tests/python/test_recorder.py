@@ -134,14 +134,6 @@ def test_calls_and_outputs_of_a_module_have_names(tmp_path: Path) -> None:
     assert "act_grad" in info(tmp_path) and " grad " not in info(tmp_path)
 
 
-def test_values_can_be_stored_as_bfloat16(tmp_path: Path) -> None:
-    model = small_model()
-    with dlsim.Recorder(model, tmp_path, dtype="bfloat16") as rec:
-        gradients = train(model, rec)
-    tensors, _ = load(tmp_path, 0)
-    assert torch.equal(tensors["0.weight.grad"], gradients[0]["0.weight"].bfloat16())
-
-
 def test_other_element_types_and_layouts(tmp_path: Path) -> None:
     model = nn.ParameterDict(
         {
@@ -305,19 +297,19 @@ def test_gradients_of_a_device_are_copied_with_one_synchronization(monkeypatch) 
         return empty(*shape, **options)
 
     monkeypatch.setattr(torch, "empty", unpinned)
-    copies = HostCopies(dtype=None, sample=None)
+    copies = HostCopies()
     found = {
         "a": torch.arange(6.0).reshape(2, 3).t().as_subclass(OnDevice),
         "b": torch.ones(4, dtype=torch.bfloat16).as_subclass(OnDevice),
         "c": torch.ones(2),
     }
-    first = copies.take(found, 0, {})
+    first = copies.take(found, {})
     assert len(synchronized) == 1
     for name, tensor in found.items():
         assert torch.equal(first[name], tensor) and first[name].is_contiguous()
         assert not first[name].is_cuda
     addresses = [first[name].data_ptr() for name in ("a", "b")]
-    second = copies.take({**found, "b": torch.zeros(4).as_subclass(OnDevice)}, 1, {})
+    second = copies.take({**found, "b": torch.zeros(4).as_subclass(OnDevice)}, {})
     assert second["a"].data_ptr() == addresses[0] and second["b"].dtype == torch.float32
     assert len(synchronized) == 2
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from recording import info, load, small_model, steps_in, train
-from torch import nn
+from recording import load, small_model, steps_in, train
 
 import dlsim
 from dlsim.recorder import Selection, selections_of_config
@@ -152,29 +151,6 @@ def test_both_ends_of_an_interval_are_included() -> None:
     assert [step for step in range(32) if selection.includes(step)] == [0, 5, 20, 25, 30]
 
 
-@pytest.mark.parametrize("shape", [(7, 16, 3), (64, 64), (1000,), (5,), (4, 0)])
-def test_a_sample_meets_all_rows_and_columns(tmp_path: Path, shape) -> None:
-    from dlsim.recorder._snapshot import stride_of
-
-    stride = stride_of(shape, 20)
-    elements = torch.ones(shape).numel()
-    index = torch.arange(elements)[::stride]
-    assert len(index) <= 20 and (elements > 20 or stride == 1)
-    if len(shape) == 2 and elements:
-        assert len({int(i) % shape[1] for i in index}) == len(index)
-
-
-def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
-    model = nn.Linear(100, 10)
-    with dlsim.Recorder(model, tmp_path, sample=64) as rec:
-        model(torch.randn(3, 100)).square().sum().backward()
-        rec.step(scale=1.0)
-    tensors, _ = load(tmp_path, 0)
-    assert 32 <= tensors["weight.grad"].numel() <= 64 and tensors["bias.grad"].shape == (10,)
-    assert set(tensors["weight.grad"].tolist()) <= set(model.weight.grad.flatten().tolist())
-    assert "sample: 64" in info(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
@@ -196,8 +172,6 @@ def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
         ({"every": 0}, dlsim.UsageError, "every: out of range"),
         ({"every": 1.5}, TypeError, "every: expected a whole number, got float"),
         ({"start": 5, "end": 4}, dlsim.UsageError, "out of range, expected 5 or more, got 4"),
-        ({"sample": 0}, dlsim.UsageError, "sample: out of range"),
-        ({"dtype": "float16"}, dlsim.UsageError, "dtype: unknown"),
         ({"format": "hdf5"}, dlsim.UsageError, "format: unknown"),
         ({"existing": "append"}, dlsim.UsageError, "existing: unknown"),
         ({"on_error": "ignore"}, dlsim.UsageError, "on_error: unknown"),

@@ -104,7 +104,7 @@ class Loop:
     def spill(self) -> None:
         """Puts aside what the step has left so far."""
         before, self._incomplete = self._incomplete, True
-        self._steps.put_aside(self._parts.take_early(self._next))
+        self._steps.put_aside(self._parts.take_early())
         self._incomplete = before
 
     def restart(self) -> None:

@@ -55,9 +55,6 @@ ARGUMENTS = """
           training in them would (docs/verdict.md); None for none
       inference=False: True records forward passes alone, without gradients, of all steps that are
           selected; call `step` after each batch, no scale is needed
-      sample: Record at most this many elements of each tensor, evenly spaced; shares are then
-          estimates
-      dtype: "float32" or "bfloat16" to convert before storing
       micro_steps=False: Record each backward pass alone: call `micro_step` after it
       on_device=False: True tabulates the tensors of a profile on the GPU that has them, and only
           tables leave it: with the kernel of a build with CUDA, else by PyTorch's own operations
@@ -183,8 +180,6 @@ class Recorder:
         start: int = 0,
         end: int | None = None,
         config: Mapping[str, Any] | str | None = None,
-        sample: int | None = None,
-        dtype: str | None = None,
         micro_steps: bool = False,
         forward_every: int | None = None,
         shadow: Iterable[str] | str | None = FORMATS,
@@ -240,13 +235,11 @@ class Recorder:
             pace,
             inference=inference,
         )
-        copies = HostCopies(dtype, sample, borrowed=not micro_steps, on_device=on_device)
+        copies = HostCopies(borrowed=not micro_steps, on_device=on_device)
         about = description_of(
             models,
             {
                 "gradients": "not recorded, an inference" if inference else None,
-                "sample": sample,
-                "stored_dtype": dtype,
                 **pace.description(),
             },
         )

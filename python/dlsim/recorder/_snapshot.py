@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..arrays._dtypes import VALUES
-from ._output import one_of
 from ._report import RecordedTensor
-from ._selection import whole_number
 from ._sinks import Part
 from ._tensors import device_of, name_of_dtype, role_of
 
@@ -30,18 +27,6 @@ def _described(name: str, tensor: Any, before: RecordedTensor | None) -> Recorde
     return RecordedTensor(name, tuple(shape), dtype, tensor.numel() * tensor.element_size())
 
 
-def stride_of(shape: tuple[int, ...], sample: int) -> int:
-    """Returns k so that every k-th element of a tensor are at most `sample`.
-
-    k shares no factor with any dimension, so that a sample meets all rows and columns alike.
-    """
-    elements = math.prod(shape)
-    stride = max(1, -(-elements // sample))
-    while stride > 1 and any(math.gcd(stride, size) > 1 for size in shape):
-        stride += 1
-    return stride
-
-
 def _is_seldom(name: str) -> bool:
     """Returns whether a tensor is recorded in few steps, so that no buffer is kept for it."""
     return "/" in name or role_of(name) in ("act", "value")
@@ -57,6 +42,16 @@ def _local(tensor: Any) -> Any:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
+def _recorded(name: str, given: Any, left_out: dict[str, str]) -> Any:
+    """Returns the elements to be recorded; None if they are not floating-point numbers."""
+    tensor = _local(given)
+    dtype = name_of_dtype(tensor.dtype)
+    if dtype in VALUES:
+        return tensor
+    left_out[name] = f"has elements of type {dtype}"
+    return None
+
+
 class HostCopies:
     """Takes tensors to the host, once, in buffers that the next call overwrites.
 
@@ -66,26 +61,11 @@ class HostCopies:
     the first device stay there.
     """
 
-    def __init__(
-        self,
-        dtype: str | None,
-        sample: int | None,
-        *,
-        borrowed: bool = True,
-        on_device: bool = False,
-    ) -> None:
-        one_of("dtype", dtype, (None, "float32", "bfloat16"))
-        if sample is not None:
-            whole_number("sample", sample, 1)
-        self._dtype = dtype
-        self._sample = sample
-        self._borrowed = borrowed
-        self._on_device = on_device
+    def __init__(self, *, borrowed: bool = True, on_device: bool = False) -> None:
+        self._borrowed, self._on_device = borrowed, on_device
         self._buffers: dict[str, Any] = {}
 
-    def take(
-        self, tensors: Mapping[str, Any], step: int, left_out: dict[str, str]
-    ) -> dict[str, Any]:
+    def take(self, tensors: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
         """Returns contiguous tensors; notes those that are not floating-point numbers."""
         import torch
 
@@ -93,76 +73,48 @@ class HostCopies:
         counting = None  # the device that counts
         devices = set()
         for name, given in tensors.items():
-            tensor = self._recorded(name, given, step, left_out)
+            tensor = _recorded(name, given, left_out)
             if tensor is None:
                 continue
-            dtype = self._stored_dtype(tensor)
             device = device_of(tensor)
             if device is not None:
                 devices.add(device)
-                tensor = tensor.to(dtype)  # there: less is to be moved
                 if self._on_device and counting in (None, device):
                     counting = device
                     host[name] = tensor.resolve_neg().contiguous()
                     continue
-                host[name] = self._buffer_like(name, tensor, dtype, pinned=True)
+                host[name] = self._buffer_like(name, tensor, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
             elif tensor.device.type == "cpu" and self._is_borrowed(name):
-                buffer = self._buffer_like(name, tensor, dtype, pinned=False)
-                host[name] = buffer.copy_(tensor)
+                host[name] = self._buffer_like(name, tensor, pinned=False).copy_(tensor)
             else:
-                host[name] = tensor.to(dtype).resolve_neg().cpu().contiguous()
+                host[name] = tensor.resolve_neg().cpu().contiguous()
         for device in devices:
             torch.cuda.synchronize(device)
         return host
 
-    def take_early(
-        self, tensors: Mapping[str, Any], step: int, left_out: dict[str, str]
-    ) -> dict[str, Any]:
-        """Returns gradients that hooks alone hold, in host memory."""
-        found = {
-            name: self._recorded(name, given, step, left_out) for name, given in tensors.items()
-        }
-        return {
-            name: tensor.to(self._stored_dtype(tensor)).resolve_neg().cpu().contiguous()
-            for name, tensor in found.items()
-            if tensor is not None
-        }
-
-    def _recorded(self, name: str, given: Any, step: int, left_out: dict[str, str]) -> Any:
-        """Returns the elements to be recorded; None if they are not floating-point numbers."""
-        tensor = _local(given)
-        if name_of_dtype(tensor.dtype) not in VALUES:
-            left_out[name] = f"has elements of type {name_of_dtype(tensor.dtype)}"
-            return None
-        return self._sampled(tensor, step)
-
-    def _sampled(self, tensor: Any, step: int) -> Any:
-        if self._sample is None or tensor.numel() <= self._sample:
-            return tensor
-        stride = stride_of(tuple(tensor.shape), self._sample)
-        return tensor.reshape(-1)[step % stride :: stride]
-
-    def _stored_dtype(self, tensor: Any) -> Any:
-        if self._dtype is None:
-            return tensor.dtype
-        import torch
-
-        return getattr(torch, self._dtype)
-
     def _is_borrowed(self, name: str) -> bool:
         return role_of(name) == "value" or (self._borrowed and role_of(name) == "grad")
 
-    def _buffer_like(self, name: str, tensor: Any, dtype: Any, *, pinned: bool) -> Any:
+    def _buffer_like(self, name: str, tensor: Any, *, pinned: bool) -> Any:
         import torch
 
         buffer = self._buffers.get(name)
-        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != dtype:
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             if pinned:
-                buffer = torch.empty(tensor.shape, dtype=dtype, pin_memory=True)
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             else:
-                dense = torch.contiguous_format
-                buffer = torch.empty_like(tensor, dtype=dtype, memory_format=dense)
+                buffer = torch.empty_like(tensor, memory_format=torch.contiguous_format)
             if not _is_seldom(name):
                 self._buffers[name] = buffer
         return buffer
+
+
+def in_host_memory(tensors: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
+    """Returns gradients that hooks alone hold, which nobody goes on to change."""
+    found = {name: _recorded(name, given, left_out) for name, given in tensors.items()}
+    return {
+        name: tensor.resolve_neg().cpu().contiguous()
+        for name, tensor in found.items()
+        if tensor is not None
+    }

@@ -22,7 +22,7 @@ from ._report import NEVER_CALLED
 from ._selection import ForwardSteps, Pattern, Selection
 from ._shadows import Shadows, module_of
 from ._sinks import Part
-from ._snapshot import HostCopies
+from ._snapshot import HostCopies, in_host_memory
 from ._tensors import Features
 
 # -- The parameters and modules of a model that are recorded, step by step
@@ -426,7 +426,7 @@ class Parts:
         """Returns the gradients of a step, or of a micro-step alone. Raises Error without any."""
         found = self._sources.take(step, float(grad_scale), self._left_out)
         own = self._pieces.own(found, self._left_out)
-        host = self._copies.take(own, step, self._left_out)
+        host = self._copies.take(own, self._left_out)
         texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
         texts.update(self._pieces.metadata(self._sources.metadata()))
         if micro is not None:
@@ -435,7 +435,7 @@ class Parts:
             texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
         return Part(micro, float(grad_scale), texts, host)
 
-    def take_early(self, step: int) -> dict[str, Any]:
+    def take_early(self) -> dict[str, Any]:
         """Returns what earlier batches of a step have left; the next `take` gives the rest."""
         own = self._pieces.own(self._sources.take_early(), self._left_out)
-        return self._copies.take_early(own, step, self._left_out)
+        return in_host_memory(own, self._left_out)
