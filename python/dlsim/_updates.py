@@ -66,7 +66,7 @@ class ProbeRecorder:
         from .recorder._names import parameters_of
         from .recorder._ranks import ranks_of
         from .recorder._recorder import OPEN
-        from .recorder._sources import models_of
+        from .recorder._selection import models_of
 
         if not isinstance(elements, int) or elements < 1:
             raise UsageError(f"elements: expected at least 1, got {elements!r}")

@@ -80,3 +80,12 @@ def _format_of_dtype(value: object) -> str | None:
     from .arrays._dtypes import FORMAT_OF_ELEMENT, name_of_dtype
 
     return FORMAT_OF_ELEMENT.get(name_of_dtype(value))
+
+
+def whole_number(place: str, value: object, least: int) -> int:
+    """Returns `value` if it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{place}: expected a whole number, got {type(value).__name__}")
+    if value < least:
+        raise UsageError(f"{place}: out of range, expected {least} or more, got {value}")
+    return value

@@ -36,7 +36,7 @@ def test_gradients_are_recorded_bit_for_bit_with_their_scale(tmp_path: Path) -> 
 
 def test_training_is_the_same_with_and_without_recorder(tmp_path: Path) -> None:
     states = []
-    for options in ({"end": 0}, {"activations": None}, {}, {"path": "run.profile"}):
+    for options in ({"every": range(1)}, {"activations": None}, {}, {"path": "run.profile"}):
         model = small_model()
         path = tmp_path / options.pop("path", f"run{len(states)}")
         with dlsim.Recorder(model, path, **options) as rec:

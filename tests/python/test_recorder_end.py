@@ -54,7 +54,7 @@ def test_only_a_dry_run_and_those_who_want_no_remarks_get_none(tmp_path: Path, c
 def test_a_recorder_without_steps_warns(tmp_path: Path, caplog, capsys) -> None:
     model = small_model()
     dlsim.Recorder(model, tmp_path / "never").close()
-    with dlsim.Recorder(model, tmp_path / "later", start=5) as rec:
+    with dlsim.Recorder(model, tmp_path / "later", every=range(5, 10)) as rec:
         train(model, rec, 1)
     never, later = caplog.messages
     assert never.endswith("never: nothing was recorded: Recorder.step was never called, expected "

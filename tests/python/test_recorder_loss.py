@@ -79,7 +79,7 @@ def test_the_loss_is_no_activation(tmp_path: Path, model, loss_of, names, scale)
 def test_the_loss_does_not_end_the_window(tmp_path: Path) -> None:
     model = ReturnsLoss(lambda _, loss: loss)
     highs = []
-    for name, options in (("with", {}), ("without", {"exclude": "(root)"})):
+    for name, options in (("with", {}), ("without", {"activations": "!(root)"})):
         with dlsim.Recorder(model, tmp_path / name, on_error="raise", **options) as rec:
             model.zero_grad()
             model(X, Y).backward()

@@ -11,10 +11,13 @@ torch = pytest.importorskip("torch")
 
 import dlsim  # noqa: E402
 from dlsim.recorder import _pace  # noqa: E402
-from dlsim.recorder._pace import FIRST_STEPS, Pace  # noqa: E402
-from dlsim.recorder._selection import ForwardSteps  # noqa: E402
+from dlsim.recorder._pace import FIRST_STEPS, ForwardSteps, Pace, pace_of  # noqa: E402
 
 NO_FORWARD = ForwardSteps(0)
+
+
+def auto(forward: ForwardSteps = NO_FORWARD, *, fixed: bool = False) -> Pace:
+    return pace_of("auto", forward, default=1, fixed=fixed)
 
 
 @pytest.fixture
@@ -49,21 +52,21 @@ class Clock:
 def test_all_steps_are_recorded_for_a_minute(
     monkeypatch: pytest.MonkeyPatch, calls: float, thread: float
 ) -> None:
-    pace, clock = Pace(0.03, NO_FORWARD), Clock(monkeypatch)
+    pace, clock = auto(), Clock(monkeypatch)
     recorded = clock.train(pace, range(2100), calls=calls, thread=thread)
     assert recorded[:121] == list(range(121))
     assert [step for step in recorded if step > 122] == list(range(500, 2100, 500))
 
 
 def test_processes_record_a_thousand_steps_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace, clock = Pace(0.03, NO_FORWARD, fixed=True), Clock(monkeypatch)
+    pace, clock = auto(fixed=True), Clock(monkeypatch)
     recorded = clock.train(pace, range(1101), calls=9, thread=9)
     assert recorded == [*range(1000), 1000, 1050, 1100]
 
 
 @pytest.mark.usefixtures("soon")
 def test_a_step_that_costs_little_is_always_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace = Pace(0.03, NO_FORWARD)
+    pace = auto()
     steps = range(100)
     assert Clock(monkeypatch).train(pace, steps, calls=0.001, thread=0.0015) == list(steps)
 
@@ -76,7 +79,7 @@ def test_a_step_that_costs_little_is_always_recorded(monkeypatch: pytest.MonkeyP
 def test_steps_are_as_far_apart_as_the_budget_asks(
     monkeypatch: pytest.MonkeyPatch, calls: float, thread: float, every: int
 ) -> None:
-    pace, clock = Pace(0.03, NO_FORWARD), Clock(monkeypatch)
+    pace, clock = auto(), Clock(monkeypatch)
     recorded = clock.train(pace, range(2100), calls=calls, thread=thread)
     expected = {*range(FIRST_STEPS), 16, 32, *range(0, 2100, every)}
     assert recorded == sorted(expected)
@@ -84,7 +87,7 @@ def test_steps_are_as_far_apart_as_the_budget_asks(
 
 @pytest.mark.usefixtures("soon")
 def test_another_distance_is_chosen_when_steps_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace, clock = Pace(0.03, NO_FORWARD), Clock(monkeypatch)
+    pace, clock = auto(), Clock(monkeypatch)
     clock.train(pace, range(200), calls=0.01, thread=0.01)
     assert pace.every == 10
     clock.train(pace, range(200, 1000), calls=0.01, thread=0.05)
@@ -95,7 +98,7 @@ def test_another_distance_is_chosen_when_steps_take_longer(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("soon")
 def test_waiting_for_the_thread_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace, clock = Pace(0.03, NO_FORWARD), Clock(monkeypatch)
+    pace, clock = auto(), Clock(monkeypatch)
     for step in range(FIRST_STEPS):
         clock.now += 0.1
         with pace.call():
@@ -108,7 +111,7 @@ def test_waiting_for_the_thread_counts_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("soon")
 def test_forward_passes_are_weighed_by_how_often_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace, clock = Pace(0.03, ForwardSteps(None)), Clock(monkeypatch)
+    pace, clock = auto(ForwardSteps(None)), Clock(monkeypatch)
     for step in range(FIRST_STEPS):
         clock.now += 0.1
         forward = step in (0, 1, 2, 4, 8)
@@ -165,7 +168,7 @@ def test_all_steps_are_recorded_where_that_is_asked_for(
     assert list(profile.steps) == list(range(60)) and "every" not in profile.description
     assert rec.report().every is None
     assert train(tmp_path / "trace", 60).report().steps == 60
-    assert train(tmp_path / "b.profile", 60, budget=1).report().steps == 60
+    assert train(tmp_path / "b.profile", 60, every=0.3).report().steps == 26
     assert train(tmp_path / "fewer", 60, every="auto").report().steps == 19
 
 
@@ -183,11 +186,14 @@ def test_processes_that_each_record_choose_the_same_steps(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": "often"}, "every: expected a whole number or 'auto', got 'often'"),
+        ({"every": "often"}, "every: expected a number, a range or 'auto', got 'often'"),
         ({"every": 0}, "every: out of range"),
-        ({"every": 2, "budget": 0.1}, "budget: without a choice, expected every='auto', got 2"),
-        ({"budget": 0.0}, "budget: out of range"),
-        ({"budget": 1.5}, "budget: out of range"),
+        (
+            {"every": range(5, 4)},
+            r"every: no steps, expected such as range\(.*\), got range\(5, 4\)",
+        ),
+        ({"every": 0.0}, "every: out of range, expected a share of the time between 0 and 1"),
+        ({"every": 1.0}, "every: out of range"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

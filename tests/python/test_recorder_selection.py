@@ -12,7 +12,6 @@ import torch
 from recording import load, small_model, steps_in, train
 
 import dlsim
-from dlsim.recorder import Selection, selections_of_config
 
 OFF = {"activations": None}
 
@@ -23,16 +22,16 @@ OFF = {"activations": None}
         ({**OFF, "gradients": "0.*"}, {"0.weight.grad", "0.bias.grad"}),
         ({**OFF, "gradients": ["*.bias"]}, {"0.bias.grad", "2.bias.grad"}),
         ({**OFF, "gradients": re.compile(r"^[02]\.w")}, {"0.weight.grad", "2.weight.grad"}),
-        ({**OFF, "gradients": "2.*", "exclude": "*.bias"}, {"2.weight.grad"}),
+        ({**OFF, "gradients": ["2.*", "!*.bias"]}, {"2.weight.grad"}),
         (
-            {"gradients": "2.*", "exclude": ["*.bias", "0"]},
+            {"gradients": ["2.*", "!*.bias"], "activations": "!0"},
             {"2.weight.grad", "1.act_grad", "2.act_grad"},
         ),
         ({"gradients": None}, {"0.act_grad", "1.act_grad", "2.act_grad"}),
         ({"gradients": (), "activations": "1"}, {"1.act_grad"}),
         (
-            {"activations": re.compile("[12]"), "gradients": "2.bias", "exclude": "2"},
-            {"2.bias.grad", "1.act_grad"},
+            {"activations": [re.compile("[12]"), "!2"], "gradients": "!?.[!b]*"},
+            {"0.bias.grad", "2.bias.grad", "1.act_grad"},
         ),
     ],
 )
@@ -45,12 +44,17 @@ def test_tensors_are_selected_by_name(tmp_path: Path, options, names) -> None:
 
 def test_steps_are_selected(tmp_path: Path) -> None:
     model = small_model()
-    with dlsim.Recorder(model, tmp_path, every=3, start=2, end=9) as rec:
-        train(model, rec, 14)
-    assert steps_in(tmp_path) == [3, 6, 9]
-    with dlsim.Recorder(model, tmp_path / "later", every=5, first_step=100) as rec:
+    for name, every, steps in (
+        ("multiples", 3, [0, 3, 6, 9, 12]),
+        ("range", range(2, 10, 3), [2, 5, 8]),
+        ("later", range(12, 100), [12, 13]),
+    ):
+        with dlsim.Recorder(model, tmp_path / name, every=every) as rec:
+            train(model, rec, 14)
+        assert steps_in(tmp_path / name) == steps
+    with dlsim.Recorder(model, tmp_path / "on", every=5, first_step=100) as rec:
         train(model, rec, 7)
-    assert steps_in(tmp_path / "later") == [100, 105]
+    assert steps_in(tmp_path / "on") == [100, 105]
 
 
 def test_nothing_is_read_in_steps_that_are_not_selected(tmp_path: Path) -> None:
@@ -73,84 +77,6 @@ def test_given_step_numbers_are_used(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == [10, 20, 21, 22]
 
 
-CONFIG = """
-first:
-  enabled: True
-  layers:
-    layer_name_regex_pattern: .*(0|2)
-  transformer_engine:
-    LogTensorStats:
-      enabled: True
-      tensors: [activation, wgrad, weight]
-      stats: [max]
-      freq: 2
-      start_step: 2
-      end_step: 4
-second:
-  layers:
-    layer_name_regex_pattern: "1"
-  transformer_engine:
-    DumpTensors:
-      enabled: True
-      tensors_struct:
-        - tensor: gradient
-      start_end_list: [[0, 0], [4, 5]]
-third:
-  enabled: False
-  layers: {layer_types: [fc]}
-"""
-
-
-def test_a_configuration_of_dlfw_inspect_selects(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    model = small_model()
-    with dlsim.Recorder(model, tmp_path / "run", config=str(tmp_path / "config.yaml")) as rec:
-        train(model, rec, 8)
-    assert steps_in(tmp_path / "run") == [0, 2, 4, 5]
-    parameters = {"0.weight.grad", "0.bias.grad", "2.weight.grad", "2.bias.grad"}
-    assert load(tmp_path / "run", 0)[0].keys() == {"1.act_grad"}
-    assert load(tmp_path / "run", 2)[0].keys() == parameters
-    assert load(tmp_path / "run", 4)[0].keys() == parameters | {"1.act_grad"}
-
-
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
-        ({}, "selects nothing"),
-        ({"a": 1}, "expected sections by name"),
-        ({"a": {"layers": {"layer_types": ["fc1"]}}}, "expected layer_name_regex_pattern only"),
-        ({"a": {"layers": {"layer_name_regex_pattern": "("}}}, "bad regular expression"),
-        (
-            {
-                "a": {
-                    "layers": {"layer_name_regex_pattern": ".*"},
-                    "LogTensorStats": {"tensors": ["grad"]},
-                }
-            },
-            "unknown tensor",
-        ),
-        (
-            {
-                "a": {
-                    "layers": {"layer_name_regex_pattern": ".*"},
-                    "LogTensorStats": {"tensors": ["weight"]},
-                }
-            },
-            "selects nothing",
-        ),
-        ("/nonexistent.yaml", "cannot be read"),
-    ],
-)
-def test_bad_configurations_are_refused(config, text) -> None:
-    with pytest.raises(dlsim.UsageError, match=text):
-        selections_of_config(config)
-
-
-def test_both_ends_of_an_interval_are_included() -> None:
-    selection = Selection(every=5, intervals=((0, 5), (20, None)))
-    assert [step for step in range(32) if selection.includes(step)] == [0, 5, 20, 25, 30]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
@@ -160,7 +86,7 @@ def test_both_ends_of_an_interval_are_included() -> None:
             r"gradients: nothing matches, .* such as 0.weight, 0.bias, .*, got 'nothing\*'",
         ),
         ({**OFF, "gradients": None}, dlsim.UsageError, "gradients, activations: nothing matches"),
-        ({"exclude": re.compile("")}, dlsim.UsageError, "gradients, activations: nothing matches"),
+        ({"gradients": "!*"}, dlsim.UsageError, r"gradients: nothing matches, .*, got '!\*'"),
         (
             {"activations": ["none", re.compile("x.y")]},
             dlsim.UsageError,
@@ -170,8 +96,8 @@ def test_both_ends_of_an_interval_are_included() -> None:
         ({"gradients": [3]}, TypeError, "gradients: expected globs or compiled"),
         ({"activations": re.compile(b"x")}, TypeError, "activations: expected globs"),
         ({"every": 0}, dlsim.UsageError, "every: out of range"),
-        ({"every": 1.5}, TypeError, "every: expected a whole number, got float"),
-        ({"start": 5, "end": 4}, dlsim.UsageError, "out of range, expected 5 or more, got 4"),
+        ({"every": [1, 2]}, TypeError, "every: expected a whole number, got list"),
+        ({"every": True}, TypeError, "every: expected a whole number, got bool"),
         ({"format": "hdf5"}, dlsim.UsageError, "format: unknown"),
         ({"existing": "append"}, dlsim.UsageError, "existing: unknown"),
         ({"on_error": "ignore"}, dlsim.UsageError, "on_error: unknown"),
@@ -185,7 +111,6 @@ def test_both_ends_of_an_interval_are_included() -> None:
         ({"first_step": -1}, dlsim.UsageError, "first_step: out of range"),
         ({"description": {"files": "x"}}, dlsim.UsageError, "'files' is not free"),
         ({"description": {"x": 1}, "format": "profile"}, TypeError, "description 'x'"),
-        ({"config": {}}, dlsim.UsageError, "selects nothing"),
     ],
 )
 def test_bad_arguments_are_refused_before_the_training(tmp_path, options, error, text) -> None:
@@ -223,7 +148,7 @@ def test_the_model_itself_is_selected_by_its_name(tmp_path: Path) -> None:
     with dlsim.Recorder(model, tmp_path / "one", activations="(root)", gradients=None) as rec:
         train(model, rec)
     assert load(tmp_path / "one", 0)[0].keys() == {"(root).act_grad"}
-    options = {"activations": ["(root)", "0"], "exclude": "(root)", "gradients": None}
+    options = {"activations": ["(root)", "0", "!(root)"], "gradients": None}
     with dlsim.Recorder(model, tmp_path / "two", **options) as rec:
         train(model, rec)
     assert load(tmp_path / "two", 0)[0].keys() == {"0.act_grad"}

@@ -3,7 +3,6 @@
 
 from ._recorder import Recorder
 from ._report import RecordedTensor, Report
-from ._selection import Selection, selections_of_config
 from ._watch import AlertStop, SkippedSteps, Watch
 
 __all__ = [
@@ -11,8 +10,6 @@ __all__ = [
     "RecordedTensor",
     "Recorder",
     "Report",
-    "Selection",
     "SkippedSteps",
     "Watch",
-    "selections_of_config",
 ]

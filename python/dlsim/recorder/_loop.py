@@ -9,15 +9,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .._errors import Error
+from .._values import whole_number
 from ..traces._writer import checked_grad_scale
 from ._background import Background
 from ._metadata import scale_of
 from ._modes import in_recorder, is_rerun
 from ._pace import Pace
 from ._report import Report
-from ._selection import whole_number
+from ._selection import Choice
 from ._snapshot import described
-from ._sources import Choice, Parts, Sources
+from ._sources import Parts, Sources
 from ._watch import Live
 
 
@@ -117,7 +118,7 @@ class Loop:
         began = time.perf_counter()
         self._sources.end_forward()
         stated = self._stated(scale)
-        if self._choice.any():
+        if self._choice.records:
             added = self._add(stated, metadata)
             self._incomplete = not added or self._incomplete
             self._micro += 1
@@ -148,7 +149,7 @@ class Loop:
             self._take_number(step)
             self._live.look(self._next)
         taken = self._next
-        if self._choice.any() and not self._ended:
+        if self._choice.records and not self._ended:
             if self._micro_steps:
                 complete = self._micro > 0 and not self._incomplete
                 if self._micro == 0:
@@ -189,7 +190,7 @@ class Loop:
         """Returns the stated scale; None if it is not available or is not that of the gradients."""
         if self._choice.inference:
             return 1.0
-        if not self._choice.any() and (scale is not None or self._scaler is not None):
+        if not self._choice.records and (scale is not None or self._scaler is not None):
             return None
         if scale is None and self._scaler is None:
             scale_of(None, None)  # raises: a loop that forgets it must stop

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which steps are recorded so that recording takes a small share of the training's time."""
+"""Which steps are recorded: those that are stated, or as many as a share of the time allows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
 
 from .._errors import UsageError
-from ._selection import FORWARD_EVERY, ForwardSteps, is_early, whole_number
+from .._values import whole_number
+
+# The steps before this one whose forward pass is recorded by default are powers of two, later ones
+# its multiples: what a model begins with is far from what it ends with.
+FORWARD_EVERY = 50
 
 AUTO = "auto"
 BUDGET = 0.03  # of the training's time
+_ALL = range(10**18)  # the steps that a file can have
 # Every step is recorded until recording has taken FREE_SECONDS, and at least FIRST_STEPS: so a
 # short run is recorded whole, and a long one where the model changes fastest.
 FREE_SECONDS = 60.0
@@ -25,6 +31,36 @@ DISTANCES = (1, 5, 10, FORWARD_EVERY, 100, 500, 1000)
 _NOT_MEASURED = 2  # recorded steps at the beginning, in which outputs are opened and memory grows
 _ENOUGH = 5  # steps that show how long the training takes alone
 _ROOM = 1.25  # how far a share must be off before another distance is chosen
+
+
+def _is_early(step: int) -> bool:
+    """Returns whether a step is 0, 1, 2, 4, ..., 32, the first ones that are recorded."""
+    return step < FORWARD_EVERY and step & (step - 1) == 0
+
+
+@dataclass(frozen=True)
+class ForwardSteps:
+    """The steps whose forward pass is recorded; `every` None = those of the default, 0 = none."""
+
+    every: int | None = 0
+
+    def includes(self, step: int) -> bool:
+        """Returns whether the forward pass of a recorded step is recorded, too."""
+        if self.every is not None:
+            return self.every > 0 and step % self.every == 0
+        return _is_early(step) or step % FORWARD_EVERY == 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there are such steps."""
+        return self.every != 0
+
+
+def forward_steps(every: int | None, *, profile: bool) -> ForwardSteps:
+    """Returns what an argument selects; by default something in a profile alone."""
+    if every is None:
+        return ForwardSteps(None if profile else 0)
+    return ForwardSteps(whole_number("forward_every", every, 0))
 
 
 def _times() -> deque[float]:
@@ -88,15 +124,17 @@ class Costs:
 
 
 class Pace:
-    """Chooses how far recorded steps are apart; without a budget all are recorded.
+    """Chooses of `steps` those that are recorded: all, unless there is a `budget`.
 
-    `chosen` is called with a distance and the step from which it holds. With `fixed` the distance
-    is that of forward passes, from a fixed step on and whatever recording takes: processes that
-    each record must record the same steps.
+    That is a share of the training's time. `chosen` is called with a distance and the step from
+    which it holds. With `fixed` the distance is that of forward passes, from a fixed step on and
+    whatever recording takes: processes that each record must record the same steps.
     """
 
-    def __init__(self, budget: float | None, forward: ForwardSteps, *, fixed: bool = False) -> None:
-        self._budget, self._forward, self._fixed = budget, forward, fixed
+    def __init__(
+        self, steps: range, budget: float | None, forward: ForwardSteps, *, fixed: bool = False
+    ) -> None:
+        self._given, self._budget, self.forward, self._fixed = steps, budget, forward, fixed
         self.chosen: Callable[[int, int], None] | None = None
         self.every = 1
         self._costs = Costs()
@@ -109,10 +147,10 @@ class Pace:
         self._taken: tuple[int, bool] | None = None  # the step of the last call, if recorded
 
     def includes(self, step: int) -> bool:
-        """Returns whether a step is recorded, as far as time is concerned."""
+        """Returns whether a step is recorded."""
         if self._budget is None or self._at_first:
-            return True
-        return is_early(step) or step % self.every == 0
+            return step in self._given
+        return _is_early(step) or step % self.every == 0
 
     def description(self) -> dict[str, str]:
         """Returns what an output says of the choice, if there is one."""
@@ -185,7 +223,7 @@ class Pace:
 
     def _choice(self, budget: float) -> int:
         """Returns the least distance that keeps the budget, or the one that holds if it is near."""
-        forward = self._forward.every
+        forward = self.forward.every
         shares = {
             every: self._costs.share(every, FORWARD_EVERY if forward is None else forward)
             for every in DISTANCES
@@ -197,27 +235,29 @@ class Pace:
 
 
 def pace_of(
-    every: int | str | None,
-    budget: float | None,
+    every: int | range | float | str | None,
     forward: ForwardSteps,
     *,
     default: int | str,
     fixed: bool,
-) -> tuple[int, Pace]:
-    """Returns the distance that an argument states, 1 where it is chosen, and what chooses it.
+) -> Pace:
+    """Returns what chooses the steps that an argument states, `default` for None.
 
     Raises UsageError and TypeError for wrong arguments.
     """
     given = default if every is None else every
-    if given != AUTO:
-        if isinstance(given, str):
-            raise UsageError(f"every: expected a whole number or {AUTO!r}, got {given!r}")
-        if budget is not None:
-            raise UsageError(f"budget: without a choice, expected every={AUTO!r}, got {given!r}")
-        return whole_number("every", given, 1), Pace(None, forward)
-    share = BUDGET if budget is None else budget
-    if isinstance(share, bool) or not isinstance(share, (int, float)):
-        raise TypeError(f"budget: expected a share of the time, got {type(share).__name__}")
-    if not 0 < share <= 1:
-        raise UsageError(f"budget: out of range, expected more than 0, at most 1, got {share}")
-    return 1, Pace(share, forward, fixed=fixed)
+    if isinstance(given, range):
+        if not given:
+            raise UsageError(f"every: no steps, expected such as range(100, 500, 10), got {given}")
+        return Pace(given, None, forward)
+    if isinstance(given, str) and given != AUTO:
+        raise UsageError(f"every: expected a number, a range or {AUTO!r}, got {given!r}")
+    if isinstance(given, (str, float)):
+        share = BUDGET if isinstance(given, str) else given
+        if not 0 < share < 1:
+            raise UsageError(
+                "every: out of range, expected a share of the time between 0 and 1, or a whole "
+                f"number of steps, got {share}"
+            )
+        return Pace(_ALL, share, forward, fixed=fixed)
+    return Pace(range(0, _ALL.stop, whole_number("every", given, 1)), None, forward)

@@ -20,14 +20,14 @@ from ._background import Background
 from ._loop import Loop
 from ._order import order_of
 from ._output import description_of, is_profile, one_of, output_of
-from ._pace import AUTO, pace_of
+from ._pace import AUTO, forward_steps, pace_of
 from ._ranks import Pieces, next_command, ranks_of
 from ._report import Calls, Report
-from ._selection import Patterns, check_inference, forward_steps, selections_of
+from ._selection import Choice, Patterns, models_of
 from ._shadows import FORMATS, Shadows, formats_of
 from ._sinks import Existing
 from ._snapshot import HostCopies
-from ._sources import Choice, Parts, Sources, gradients_of, models_of
+from ._sources import Parts, Sources, gradients_of
 from ._tensors import check_on_device
 from ._watch import Live, watch_of
 
@@ -38,16 +38,13 @@ ARGUMENTS = """
       model: A torch.nn.Module, or several by name
       path: A directory; one that ends in .profile is a profile
       gradients="*": Parameters by globs over the whole name, compiled regular expressions, which
-          are searched for, or a list of both; None for none
+          are searched for, or a list of both; a glob after "!" leaves out what it matches; None for
+          none
       activations="*": Modules whose output gradients are recorded; the model itself is "(root)";
           None for none
-      exclude: Parameters and modules to leave out of both
-      every, start=0, end: Steps: multiples of `every` from `start` to `end`, both included; by
-          default all for a trace; for a profile "auto": all until recording has taken a minute, and
-          then as many as the budget allows
-      budget=0.03: With every="auto": the share of the training's time that recording may take
-      config: A selection in the words of Nvidia-DL-Framework-Inspect (a mapping or the name of a
-          YAML file) instead of the arguments before
+      every: Steps: multiples of a whole number, those of a range such as range(100, 500, 10), or as
+          many as a share of the training's time allows, such as 0.1: all until recording has taken
+          a minute, then fewer; by default all for a trace, and for a profile "auto", which is 0.03
       forward_every: Steps at which the forward pass is recorded as well (outputs and buffers of
           the chosen modules, and the chosen parameters): multiples of it, 0 for none; by default
           none for a trace, and 0, 1, 2, 4, ... 32 and multiples of 50 for a profile
@@ -174,12 +171,7 @@ class Recorder:
         *,
         gradients: Patterns = "*",
         activations: Patterns = "*",
-        exclude: Patterns = None,
-        every: int | str | None = None,
-        budget: float | None = None,
-        start: int = 0,
-        end: int | None = None,
-        config: Mapping[str, Any] | str | None = None,
+        every: range | float | str | None = None,
         micro_steps: bool = False,
         forward_every: int | None = None,
         shadow: Iterable[str] | str | None = FORMATS,
@@ -209,32 +201,25 @@ class Recorder:
         )
         profile = is_profile(path, format)
         if inference:
-            check_inference(
-                forward_every=forward_every,
-                micro_steps=micro_steps,
-                on_device=on_device,
-                gradient_of=gradient_of,
-                scaler=scaler,
-                scheduler=scheduler,
-                watch=watch,
-            )
+            for name, value in {
+                "forward_every": forward_every,
+                "micro_steps": micro_steps,
+                "on_device": on_device,
+                "gradient_of": gradient_of,
+                "scaler": scaler,
+                "scheduler": scheduler,
+                "watch": watch,
+            }.items():
+                if value is not None and value is not False:
+                    raise UsageError(f"{name}: not with inference, which has no gradients")
         forward = forward_steps(1 if inference else forward_every, profile=profile)
-        distance, pace = pace_of(
+        pace = pace_of(
             every,
-            budget,
             forward,
-            default=AUTO if profile and config is None and not inference else 1,
+            default=AUTO if profile and not inference else 1,
             fixed=self._ranks.kind not in ("single", "reduced"),
         )
-        self._choice = Choice(
-            models,
-            selections_of(
-                config, gradients, activations, exclude, every=distance, start=start, end=end
-            ),
-            forward,
-            pace,
-            inference=inference,
-        )
+        self._choice = Choice(models, gradients, activations, pace, inference=inference)
         copies = HostCopies(borrowed=not micro_steps, on_device=on_device)
         about = description_of(
             models,
@@ -369,7 +354,7 @@ class Recorder:
                 taken = self._loop.step(scale, step, {"loss": loss, **metadata}, again)
         if self._tells_size and self._report.tensors:
             self._tells_size = False
-            self._report.say_size(forward=self._choice.forward_steps.any)
+            self._report.say_size(forward=self._choice.takes_forward)
         if taken is not None:
             self._live.finish(taken)
 

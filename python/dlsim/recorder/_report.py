@@ -150,8 +150,8 @@ class Report:
         if self.every is None:
             _LOG.warning(
                 "dlsim recorder: %s: of step %d and later, only multiples of %d are recorded for "
-                "now, so that recording takes little time (every=1 records all, budget= allows it "
-                "more)",
+                "now, so that recording takes little time (every=1 records all, every=0.1 as many "
+                "as take a tenth of the time)",
                 *(self.path, step, every),
             )
         self.every = every

@@ -11,9 +11,8 @@ from typing import Any
 
 from .._core import STEP_PATH, Alert, Format, HeldStep
 from .._errors import Error, UsageError
-from .._values import text_of
+from .._values import text_of, whole_number
 from ..runs import _bridge
-from ._selection import whole_number
 from ._sinks import Part, counted_parts
 
 # -- Which steps a GradScaler skips, and learning-rate schedules that go on all the same
