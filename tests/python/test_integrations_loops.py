@@ -162,20 +162,6 @@ def test_lightning_ends_a_training_on_an_alert(tmp_path: Path, caplog) -> None:
     assert "step 2: skipped_steps is 2, alert skipped_steps>=2" in caplog.text
 
 
-def test_lightning_schedules_that_advance_on_skipped_steps_are_noticed(
-    tmp_path: Path, caplog
-) -> None:
-    class Scheduled(Module):
-        def configure_optimizers(self):
-            optimizer = super().configure_optimizers()
-            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
-            return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
-
-    recorder = dlsim.integrations.LightningRecorder(tmp_path / "run")
-    fit(trainer(tmp_path, recorder, 2.0**127), Scheduled())
-    assert "was skipped and the learning rate's schedule advanced" in caplog.text
-
-
 def test_lightning_refuses_what_exists_already_before_the_training(tmp_path: Path) -> None:
     (tmp_path / "run.profile").mkdir()
     (tmp_path / "run.profile/profile.json").touch()

@@ -122,14 +122,14 @@ def test_an_interrupt_at_any_place_neither_hangs_nor_loses_a_step_before(
 
 def test_a_recorder_goes_on_after_an_interrupt(tmp_path: Path, monkeypatch) -> None:
     model = small_model()
-    with dlsim.Recorder(model, tmp_path / "run.profile") as rec:
+    with dlsim.Recorder(model, tmp_path / "run.profile", watch=print) as rec:
         train(model, rec)
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
 
             def interrupted(*_) -> None:
                 raise KeyboardInterrupt
 
-            patched.setattr(rec._live, "add", interrupted)
+            patched.setattr(rec._watching, "add", interrupted)
             train(model, rec)
         train(model, rec, steps=2)
     assert rec.errors == 0 and rec.report().steps == 3

@@ -182,15 +182,13 @@ def test_a_wrong_watch_is_refused_before_the_training(tmp_path, watch, error, me
         watched(tmp_path / "run", Watch(**watch) if isinstance(watch, dict) else watch)
 
 
-def loop(path: Path, scaler, *, waits: bool, every: int = 1, **options):
-    """Six steps, of which 1 and 4 overflow; returns what was skipped and the schedule's count."""
+def loop(path: Path, scaler, **options) -> list[bool]:
+    """Six steps, of which 1 and 4 overflow; returns which were skipped."""
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-    options = {"scheduler": scheduler, "scaler": scaler, **options}
     skipped = SkippedSteps(scaler)
     seen = []
-    with dlsim.Recorder(model, path, **options) as rec:
+    with dlsim.Recorder(model, path, scaler=scaler, **options) as rec:
         for step in range(6):
             optimizer.zero_grad()
             inputs = torch.full((4, 6), float("inf") if step in (1, 4) else 1.0)
@@ -199,12 +197,10 @@ def loop(path: Path, scaler, *, waits: bool, every: int = 1, **options):
             scaler.step(optimizer)
             scaler.update()
             seen.append(skipped.step_was_skipped)
-            if step % every == 0 and not (waits and skipped.step_was_skipped):
-                scheduler.step()
     assert (skipped.count, skipped.longest_run, skipped.run) == (2, 1, 0)
     skipped.close()
     assert "update" not in vars(scaler)
-    return seen, scheduler.last_epoch
+    return seen
 
 
 SCALERS = [lambda: amp.GradScaler("dynamic")]
@@ -227,37 +223,17 @@ def test_copies_of_a_scaler_are_not_looked_at(make, copied) -> None:
 
 
 @pytest.mark.parametrize("make", SCALERS)
-def test_a_schedule_that_advances_on_skipped_steps_is_noticed(tmp_path, make, caplog) -> None:
+def test_skipped_steps_are_counted(tmp_path, make, caplog) -> None:
     shown = Shown()
-    watch = Watch(shown, every=1, alerts={"schedule_ahead>=2": "warn"})
+    watch = Watch(shown, every=1, alerts={"skipped_steps>=2": "warn"})
     with caplog.at_level(logging.WARNING):
-        seen, advanced = loop(tmp_path / "run", make(), waits=False, watch=watch)
-    assert seen == [False, True, False, False, True, False] and advanced == 6
+        seen = loop(tmp_path / "run", make(), watch=watch)
+    assert seen == [False, True, False, False, True, False]
     assert [figures["skipped_steps"] for figures in shown.calls.values()] == [0, 0, 1, 1, 1, 2]
-    assert [figures["schedule_ahead"] for figures in shown.calls.values()] == [0, 0, 1, 1, 1, 2]
-    assert [text for text in caplog.messages if "skipped and the learning rate's schedule" in text]
-    assert "dlsim recorder: step 5: schedule_ahead is 2, alert schedule_ahead>=2" in caplog.messages
+    assert caplog.messages == ["dlsim recorder: step 5: skipped_steps is 2, alert skipped_steps>=2"]
 
 
-@pytest.mark.parametrize("make", SCALERS)
-@pytest.mark.parametrize(("waits", "every"), [(True, 1), (False, 2)])
-def test_a_schedule_that_waits_or_goes_by_epochs_is_right(
-    tmp_path, make, waits, every, caplog
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        loop(tmp_path / "run", make(), waits=waits, every=every)
-    assert not caplog.messages
-
-
-def test_a_schedule_needs_a_scaler_that_tells(tmp_path: Path) -> None:
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.raises(dlsim.UsageError, match="scheduler: nothing says which steps are skipped"):
-        dlsim.Recorder(model, tmp_path / "run", scheduler=scheduler)
-    with pytest.raises(dlsim.UsageError, match=r"scheduler: expected one of torch.optim.lr_sched"):
-        scaler = amp.GradScaler("dynamic")
-        dlsim.Recorder(model, tmp_path / "run", scheduler=optimizer, scaler=scaler)
+def test_skips_are_counted_of_a_scaler_that_tells() -> None:
     with pytest.raises(dlsim.UsageError, match="scaler: does not report skipped steps"):
         SkippedSteps(dlsim.LossScaler("torch"))
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..recorder import AlertStop, Recorder
 from ..recorder._output import check_free
-from ..recorder._watch import tells_skips
 from ._facts import Loss, learning_rate_of
 
 try:
@@ -31,8 +30,8 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     the micro-batches of a step, before Trainer unscales and clips them, with the scale of its
     GradScaler if it has one. Steps have Trainer's numbers (`global_step`, starting at 0 or at that
     of the checkpoint), loss and learning rate. `recorder` is the Recorder of the last training,
-    closed at its end; it gets Trainer's scaler and scheduler. An alert with the action "stop" ends
-    the training after the step, in Trainer's own way.
+    closed at its end; it gets Trainer's scaler. An alert with the action "stop" ends the training
+    after the step, in Trainer's own way.
     """
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str], **options: Any) -> None:
@@ -47,11 +46,7 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Opens the recorder; from now on gradients are recorded before they are clipped."""
         accelerator = self._trainer.accelerator
-        scaler = self._scaler()
-        found: dict[str, Any] = {"first_step": state.global_step, "scaler": scaler}
-        if tells_skips(scaler):
-            found["scheduler"] = self._trainer.lr_scheduler
-        options = {**found, **self._options}
+        options = {"first_step": state.global_step, "scaler": self._scaler(), **self._options}
         self.recorder = Recorder(self._trainer.model_wrapped, self._path, **options)
         self._recorded, self._loss = -1, Loss()
         clip, backward = type(accelerator).clip_grad_norm_, type(accelerator).backward

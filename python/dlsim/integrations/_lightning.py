@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from .._errors import UsageError
 from ..recorder import AlertStop, Recorder
 from ..recorder._output import check_free
-from ..recorder._watch import tells_skips
 from ._facts import Loss, learning_rate_of
 
 if TYPE_CHECKING:
@@ -38,10 +37,10 @@ class LightningRecorder(Callback):
     the batches of a step, before the precision plugin unscales and Trainer clips them, with the
     scale of the plugin's GradScaler if it has one. Steps have Trainer's numbers (`global_step`,
     starting at 0 or at that of the checkpoint), loss and learning rate. `recorder` is the Recorder
-    of the last training, closed at its end; it gets the scaler and a scheduler that advances with
-    the batches. An alert with the action "stop" ends the training after the step, in Trainer's own
-    way. Raises UsageError for manual optimization, where only the module knows its steps: there,
-    call `Recorder.step` after `manual_backward`.
+    of the last training, closed at its end; it gets the scaler. An alert with the action "stop"
+    ends the training after the step, in Trainer's own way. Raises UsageError for manual
+    optimization, where only the module knows its steps: there, call `Recorder.step` after
+    `manual_backward`.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
@@ -60,11 +59,8 @@ class LightningRecorder(Callback):
             )
         scaler = _scaler_of(trainer)
         self._loss = Loss(scaler)
-        found: dict[str, Any] = {"first_step": trainer.global_step, "scaler": scaler}
-        if tells_skips(scaler):
-            each = [one for one in trainer.lr_scheduler_configs if one.interval == "step"]
-            found["scheduler"] = each[0].scheduler if each else None
-        self.recorder = Recorder(trainer.model, self._path, **{**found, **self._options})
+        options = {"first_step": trainer.global_step, "scaler": scaler, **self._options}
+        self.recorder = Recorder(trainer.model, self._path, **options)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Adds the loss of a batch, which carries the scale."""

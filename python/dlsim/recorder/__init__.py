@@ -3,7 +3,8 @@
 
 from ._recorder import Recorder
 from ._report import RecordedTensor, Report
-from ._watch import AlertStop, SkippedSteps, Watch
+from ._scaler import SkippedSteps
+from ._watch import AlertStop, Watch
 
 __all__ = [
     "AlertStop",

@@ -12,14 +12,14 @@ from .._errors import Error
 from .._values import whole_number
 from ..traces._writer import checked_grad_scale
 from ._background import Background
-from ._metadata import scale_of
 from ._modes import in_recorder, is_rerun
 from ._pace import Pace
 from ._report import Report
+from ._scaler import scale_of
 from ._selection import Choice
 from ._snapshot import described
 from ._sources import Parts, Sources
-from ._watch import Live
+from ._watch import Watching
 
 
 class Loop:
@@ -53,9 +53,9 @@ class Loop:
         self.called = False  # whether any step was taken
         self._taken = False  # whether the last call recorded a step, which nobody has revoked
 
-    def attach(self, sources: Sources, parts: Parts, live: Live) -> None:
+    def attach(self, sources: Sources, parts: Parts, watching: Watching | None) -> None:
         """Says where gradients come from, what makes parts of them, and what looks at them."""
-        self._sources, self._parts, self._live = sources, parts, live
+        self._sources, self._parts, self._watching = sources, parts, watching
 
     def start(self) -> None:
         """Begins the first step."""
@@ -147,7 +147,6 @@ class Loop:
         stated = None if self._micro_steps else self._stated(scale)
         with self.counting(f"step {self._next}"):
             self._take_number(step)
-            self._live.look(self._next)
         taken = self._next
         if self._choice.records and not self._ended:
             if self._micro_steps:
@@ -218,7 +217,8 @@ class Loop:
             part = self._parts.take(self._next, micro, grad_scale, metadata)
             part = self._steps.completed(part)
             self._steps.add(self._next, part)
-            self._live.add(self._next, part)
+            if self._watching is not None:
+                self._watching.add(self._next, part)
             self._report.tensors = described(part, self._report.tensors)
             return True
         return False
@@ -229,7 +229,8 @@ class Loop:
             if not complete:
                 self._report.refuse()
                 self._steps.drop()
-                self._live.drop()
+                if self._watching is not None:
+                    self._watching.drop()
                 return
             self._last = self._next
             self._steps.finish(self._next)

@@ -10,17 +10,18 @@ from typing import Any
 
 from .._errors import Error
 from ._hooks import Guard
-from ._metadata import (
+from ._names import smallest_of
+from ._ranks import Ranks, changes_gradients, kinds_of_sharding
+from ._scaler import (
+    WatchedUpdate,
     has_scaled_nothing,
     is_in_use,
     scale_of,
     scaler_at_work,
+    tells_skips,
     unscaled_in,
 )
-from ._names import smallest_of
-from ._ranks import Ranks, changes_gradients, kinds_of_sharding
 from ._tensors import in_backward
-from ._watch import WatchedUpdate, tells_skips
 
 # -- What was done to the values of gradients between backward and the optimizer's step
 

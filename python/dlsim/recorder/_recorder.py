@@ -29,7 +29,7 @@ from ._sinks import Existing
 from ._snapshot import HostCopies
 from ._sources import Parts, Sources, gradients_of
 from ._tensors import check_on_device
-from ._watch import Live, watch_of
+from ._watch import Watching
 
 # -- What help() says of the recorder's arguments
 
@@ -59,8 +59,6 @@ ARGUMENTS = """
     About the training:
       scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler; `step` takes the scale
           from it unless it is stated
-      scheduler: A learning-rate scheduler; a warning is logged if it advances on steps that
-          `scaler` skips
       first_step=0: The number of the first call of `step`, such as that of a checkpoint
       description: Texts by name to store in the output, such as model and data
     Where it goes:
@@ -179,7 +177,6 @@ class Recorder:
         on_device: bool = False,
         gradient_of: Callable[[Any], Any] | None = None,
         scaler: Any = None,
-        scheduler: Any = None,
         first_step: int = 0,
         format: str | None = None,
         scales: Any = (),
@@ -207,7 +204,6 @@ class Recorder:
                 "on_device": on_device,
                 "gradient_of": gradient_of,
                 "scaler": scaler,
-                "scheduler": scheduler,
                 "watch": watch,
             }.items():
                 if value is not None and value is not False:
@@ -291,10 +287,10 @@ class Recorder:
             shadows=shadows,
         )
         parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
-        self._live = Live(None, None, None, loop.counting)
-        if self._ranks.records:
-            self._live = Live(watch_of(watch), scaler, scheduler, loop.counting)
-        loop.attach(self._sources, parts, self._live)
+        self._watching = None
+        if watch is not None and self._ranks.records:
+            self._watching = Watching(watch, scaler, loop.counting)
+        loop.attach(self._sources, parts, self._watching)
         if self._ranks.records:
             self._start(raises=on_error == "raise")
 
@@ -355,8 +351,8 @@ class Recorder:
         if self._tells_size and self._report.tensors:
             self._tells_size = False
             self._report.say_size(forward=self._choice.takes_forward)
-        if taken is not None:
-            self._live.finish(taken)
+        if taken is not None and self._watching is not None:
+            self._watching.finish(taken)
 
     def close(self) -> None:
         """Completes the trace or profile and removes all hooks. More calls do nothing.
@@ -375,7 +371,8 @@ class Recorder:
         with self._loop.counting("close"):
             self._steps.close()
         with self._loop.counting("close"):
-            self._live.close()
+            if self._watching is not None:
+                self._watching.close()
             self._collected.detach()
             OPEN.discard(self)
             self._report.log_at_close()

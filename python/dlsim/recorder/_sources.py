@@ -11,7 +11,6 @@ from .._errors import Error, UsageError
 from ._again import Closure, Unfollowed
 from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
-from ._metadata import texts_of
 from ._names import ROOT
 from ._order import StepOrder
 from ._ranks import Pieces, Ranks
@@ -284,6 +283,17 @@ class Sources:
 
 
 # -- Makes of the gradients that a model has now what a sink takes
+
+
+def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:
+    """Returns metadata as text; numbers in tensors as those of Python. None is left out."""
+    texts = {}
+    for key, value in metadata.items():
+        item = getattr(value, "item", None)
+        known = item() if callable(item) else value
+        if known is not None:
+            texts[key] = str(known)
+    return texts
 
 
 class Parts:
