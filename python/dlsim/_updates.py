@@ -72,7 +72,7 @@ class ProbeRecorder:
             raise UsageError(f"elements: expected at least 1, got {elements!r}")
         _require_torch()
         models = models_of(model)
-        ranks = ranks_of(list(models.values()), None, None, None, micro_steps=False)
+        ranks = ranks_of(list(models.values()), None)
         if ranks.is_shard:
             raise UsageError("probe: parameters lie in several processes, expected whole ones")
         self.path, self.updates = Path(path), 0

@@ -278,9 +278,7 @@ def test_ranks_record_side_by_side_into_one_trace(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     model(torch.ones(2, 4)).sum().backward()
     several = [
-        dlsim.Recorder(
-            model, tmp_path, distributed="separate", rank=rank, ranks=2, activations=None
-        )
+        dlsim.Recorder(model, tmp_path, distributed=("separate", rank, 2), activations=None)
         for rank in (0, 1)
     ]
     for rec in several:
@@ -339,13 +337,12 @@ def test_a_profile_without_steps_leaves_nothing(tmp_path: Path, existing) -> Non
 def test_files_with_and_without_ranks_are_never_mixed(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     model(torch.ones(2, 4)).sum().backward()
-    of_rank_1 = {"distributed": "separate", "rank": 1, "ranks": 2}
+    of_rank_0, of_rank_1 = ({"distributed": ("separate", rank, 2)} for rank in (0, 1))
     with dlsim.Recorder(model, tmp_path) as rec:
         rec.step(scale=1.0)
     for existing in ("refuse", "continue"):
         with pytest.raises(dlsim.UsageError, match=r"holds a trace already, .* existing='replace'"):
             dlsim.Recorder(model, tmp_path, existing=existing, **of_rank_1)
-    of_rank_0 = {**of_rank_1, "rank": 0}
     for options in (of_rank_0, of_rank_1):
         with dlsim.Recorder(model, tmp_path, existing="replace", **options) as rec:
             rec.step(scale=1.0)

@@ -177,7 +177,7 @@ def test_processes_that_each_record_choose_the_same_steps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(_pace.Costs, "share", lambda *_: 1 / 0)  # nothing is measured
-    options: dict[str, Any] = {"distributed": "separate", "rank": 1, "ranks": 2}
+    options: dict[str, Any] = {"distributed": ("separate", 1, 2)}
     train(tmp_path / "a.profile", 120, **options)
     profile = dlsim.open_profile(tmp_path / "a.rank-00001.profile")
     assert list(profile.steps) == [*range(FIRST_STEPS), 16, 32, 50, 100]

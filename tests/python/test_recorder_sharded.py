@@ -32,7 +32,7 @@ class DTensor(torch.Tensor):
 
 def test_a_wrapped_model_is_sharded_and_keeps_its_names(tmp_path: Path) -> None:
     model = FullyShardedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)))
-    with dlsim.Recorder(model, tmp_path, rank=1, ranks=2, activations="0") as rec:
+    with dlsim.Recorder(model, tmp_path, distributed=(None, 1, 2), activations="0") as rec:
         model(torch.ones(3, 4)).sum().backward()
         rec.step(scale=1.0)
     tensors, _ = load(tmp_path / "shard-00001-of-00002", 0)
@@ -50,7 +50,7 @@ def test_local_elements_of_distributed_tensors_are_recorded(tmp_path: Path) -> N
     model.weight = nn.Parameter(torch.ones(4, 2).as_subclass(DTensor))
     assert type(model.weight).__name__ == "DTensor"
     model.weight.grad = torch.arange(8.0).reshape(4, 2).as_subclass(DTensor)
-    with dlsim.Recorder(model, tmp_path, rank=0, ranks=2, on_error="raise") as rec:
+    with dlsim.Recorder(model, tmp_path, distributed=(None, 0, 2), on_error="raise") as rec:
         rec.step(scale=1.0)
     tensors, _ = load(tmp_path / "shard-00000-of-00002", 0)
     assert tensors["weight.shard-0-of-2.grad"].tolist() == [0, 1, 2, 3]
@@ -78,7 +78,7 @@ def test_shards_with_the_same_tensor_are_refused(tmp_path: Path) -> None:
     for rank in range(2):
         model = nn.Linear(2, 1)
         model(torch.ones(1, 2)).sum().backward()
-        options = {"distributed": "sharded", "rank": rank, "ranks": 2}
+        options = {"distributed": ("sharded", rank, 2)}
         with dlsim.Recorder(model, tmp_path, **options) as rec:
             rec.step(scale=1.0)
     steps = sorted(tmp_path.glob("shard-*/step-*.safetensors"))

@@ -114,12 +114,16 @@ def changes_gradients(models: Iterable[Any]) -> bool:
 
 
 def ranks_of(
-    models: list[Any], kind: str | None, rank: int | None, ranks: int | None, *, micro_steps: bool
+    models: list[Any], given: str | tuple[str | None, int, int] | None, *, micro_steps: bool = False
 ) -> Ranks:
-    """Returns the place of this process; arguments that are None are found out.
+    """Returns the place of this process: its kind, with rank and ranks where they are given.
 
-    Raises UsageError if nothing tells what the gradients of several processes are.
+    What is not given, or None, is found out. Raises UsageError if nothing tells what the gradients
+    of several processes are.
     """
+    if isinstance(given, tuple) and len(given) != 3:
+        raise UsageError(f"distributed: expected a kind or (kind, rank, ranks), got {given!r}")
+    kind, rank, ranks = given if isinstance(given, tuple) else (given, *process_group())
     if kind is not None and kind not in _KINDS:
         raise UsageError(f"distributed: unknown, expected one of {', '.join(_KINDS)}, got {kind!r}")
     if micro_steps and kinds_of_sharding(models):
@@ -127,11 +131,10 @@ def ranks_of(
             "micro_steps: hooks see no gradients of fully sharded parameters, "
             "expected micro_steps=False, which records their sum"
         )
-    found_rank, found_ranks = process_group()
-    rank = found_rank if rank is None else rank
-    ranks = found_ranks if ranks is None else ranks
     if not 0 <= rank < ranks:
-        raise UsageError(f"rank: out of range, expected 0 to {ranks - 1}, got {rank}")
+        raise UsageError(
+            f"distributed: rank out of range, expected 0 to {ranks - 1}, got {rank} of {ranks}"
+        )
     if kind == "single" or (kind is None and ranks == 1):
         return Ranks()
     if kind is None:

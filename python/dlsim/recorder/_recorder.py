@@ -72,8 +72,8 @@ ARGUMENTS = """
       watch: A Watch, a SummaryWriter, a run of W&B or a callable that gets figures during training
     With several processes:
       distributed: How their gradients are related: "reduced", "separate", "sharded" or "stages"
-          (docs/recorder-processes.md); detected for DistributedDataParallel and sharded models
-      rank, ranks: The rank of this process and the number of ranks, instead of those in
+          (docs/recorder-processes.md); detected for DistributedDataParallel and sharded models.
+          ("separate", 0, 4): also this process's rank and the number of ranks, instead of those in
           torch.distributed
     Errors:
       on_error="count": "raise" to raise what would be counted
@@ -182,9 +182,7 @@ class Recorder:
         scales: Any = (),
         scaled_formats: Any = (),
         existing: Existing = "refuse",
-        distributed: str | None = None,
-        rank: int | None = None,
-        ranks: int | None = None,
+        distributed: str | tuple[str | None, int, int] | None = None,
         description: Mapping[str, Any] = {},
         dry_run: bool = False,
         watch: Any = None,
@@ -193,9 +191,7 @@ class Recorder:
         one_of("on_error", on_error, ("count", "raise"))
         complete_abandoned()
         models = models_of(model)
-        self._ranks = ranks_of(
-            list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
-        )
+        self._ranks = ranks_of(list(models.values()), distributed, micro_steps=micro_steps)
         profile = is_profile(path, format)
         if inference:
             for name, value in {
