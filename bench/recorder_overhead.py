@@ -24,7 +24,7 @@ from dlsim.recorder import _shadows
 _shadows._DISTANCE, _shadows._FREE_SECONDS = 0.0, float("inf")  # each step is run again
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
 CONTEXT, WARM_UP = 32, 5
-GRADIENTS = {"format": "profile", "every": 1, "forward_every": 0, "shadow": None}
+GRADIENTS = {"every": 1, "forward_every": 0, "shadow": None}
 MODES = {
     "no recorder": None,
     "profile, gradients": GRADIENTS,
@@ -35,7 +35,7 @@ MODES = {
         "forward_every": 1,
         "shadow": _shadows.FORMATS,
     },
-    "trace": {"format": "safetensors", "shadow": None},
+    "trace": {"shadow": None},
 }
 
 
@@ -92,8 +92,12 @@ def main() -> None:
     text = torch.frombuffer(bytearray(TEXT), dtype=torch.uint8).long()
     with tempfile.TemporaryDirectory() as folder:
         trainings = [
-            Training(options, arguments.width, Path(folder) / str(i))
-            for i, options in enumerate(MODES.values())
+            Training(
+                options,
+                arguments.width,
+                Path(folder) / (f"{i}" if name == "trace" else f"{i}.profile"),
+            )
+            for i, (name, options) in enumerate(MODES.items())
         ]
         for turn in range(WARM_UP + arguments.rounds):
             start = int(torch.randint(0, len(text) - CONTEXT - 1, ()))

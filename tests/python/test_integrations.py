@@ -64,7 +64,7 @@ def trainer(folder: Path, max_grad_norm: float) -> PlainTrainer:
 
 def test_hugging_face_ends_a_training_on_an_alert(tmp_path: Path, caplog) -> None:
     own = trainer(tmp_path, 0.01)
-    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    own.plain = dlsim.Recorder(own.model, None)
     watch = dlsim.recorder.Watch(every=1, alerts={"scale==1": "stop"})
     own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run", watch=watch))
     own.train()
@@ -86,11 +86,13 @@ def test_hugging_face_gradients_are_those_before_clipping(
     options = {"activations": None, "on_error": "raise"}
     own.plain = dlsim.Recorder(own.model, tmp_path / "plain", **options)
     callback = dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run", **options)
+    callback.describe(data="noise")
     own.add_callback(callback)
     own.add_callback(clipped)
     own.train()
     own.plain.close()
 
+    assert dlsim.open_trace(tmp_path / "run").description["data"] == "noise"
     assert steps_in(tmp_path / "run") == [0, 1, 2] and callback.recorder.errors == 0
     for step in range(3):
         tensors, metadata = load(tmp_path / "run", step)
@@ -104,7 +106,7 @@ def test_hugging_face_gradients_are_those_before_clipping(
 
 def test_hugging_face_losses_are_no_activations(tmp_path: Path) -> None:
     own = trainer(tmp_path, 0.0)
-    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    own.plain = dlsim.Recorder(own.model, None)
     own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run"))
     own.train()
     own.plain.close()
@@ -117,7 +119,7 @@ def test_hugging_face_losses_are_no_activations(tmp_path: Path) -> None:
 
 def test_hugging_face_steps_have_loss_and_learning_rate(tmp_path: Path) -> None:
     own = trainer(tmp_path, 1.0)
-    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    own.plain = dlsim.Recorder(own.model, None)
     own.args.logging_steps = 1
     own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run"))
     own.train()
@@ -133,12 +135,13 @@ def test_hugging_face_steps_have_loss_and_learning_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", ["run", "run.profile"])
 def test_what_exists_already_is_refused_before_the_training(tmp_path: Path, output) -> None:
     own = trainer(tmp_path, 1.0)
-    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    own.plain = dlsim.Recorder(own.model, None)
     make = dlsim.integrations.HuggingFaceRecorder
     own.add_callback(make(own, tmp_path / output))
     own.train()
     own.plain.close()
     with pytest.raises(dlsim.UsageError, match=r"already, .* existing='replace', as for a cell"):
         make(own, tmp_path / output)
-    for options in ({"existing": "replace"}, {"existing": "continue"}, {"dry_run": True}):
-        make(own, tmp_path / output, **options)
+    for existing in ("replace", "continue"):
+        make(own, tmp_path / output, existing=existing)
+    make(own, None)

@@ -135,7 +135,9 @@ SCALES = [None, 1024.0, 2.0**127]
 @pytest.mark.parametrize("scale", SCALES)
 def test_lightning_gradients_are_those_before_unscaling_and_clipping(tmp_path: Path, scale) -> None:
     recorder = dlsim.integrations.LightningRecorder(tmp_path / "run", **OPTIONS)
+    recorder.describe(data="noise")
     fit(trainer(tmp_path, recorder, scale, epochs=2), Module())
+    assert dlsim.open_trace(tmp_path / "run").description["data"] == "noise"
     scales = record_plainly(tmp_path / "plain", scale, epochs=2)
     assert recorder.recorder.errors == 0 and not recorder.recorder.report().left_out
     same_traces(tmp_path / "run", tmp_path / "plain", scales, prefix="model.")

@@ -17,8 +17,8 @@ USES = {
     "replay": f"result = dlsim.replay({TRACE}, formats='fp16').verdict",
     "torch": "import torch; dlsim.quantize(torch.ones(2), 'cb16'); dlsim.Recorder",
     "watch": (
-        "import torch; model = torch.nn.Linear(2, 1); rec = dlsim.Recorder(model, 'x', watch="
-        "dlsim.recorder.Watch(alerts={'scale<=1': print}), dry_run=True); "
+        "import torch; model = torch.nn.Linear(2, 1); rec = dlsim.Recorder(model, None, watch="
+        "dlsim.recorder.Watch(alerts={'scale<=1': print})); "
         "loss = model(torch.ones(2, 2)).mean(); loss.backward(); rec.step(scale=2.0); rec.close()"
     ),
     "autocast": "import torch; f = dlsim.autocast_emulation",

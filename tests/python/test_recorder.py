@@ -19,7 +19,8 @@ from dlsim.recorder._snapshot import HostCopies
 
 def test_gradients_are_recorded_bit_for_bit_with_their_scale(tmp_path: Path) -> None:
     model = small_model()
-    with dlsim.Recorder(model, tmp_path / "run", description={"data": "noise"}) as rec:
+    with dlsim.Recorder(model, tmp_path / "run") as rec:
+        rec.describe(data="noise")
         gradients = train(model, rec, 3, scale=1024.0)
     for step in range(3):
         tensors, metadata = load(tmp_path / "run", step)
@@ -224,47 +225,60 @@ def test_a_step_whose_micro_step_failed_is_not_recorded(tmp_path: Path) -> None:
     info(tmp_path)
 
 
-@pytest.mark.parametrize("format", ["safetensors", "profile"])
-def test_a_dry_run_lists_tensors_and_writes_nothing(tmp_path: Path, format) -> None:
-    model = small_model()
-    options = {"format": format, "activations": None, "forward_every": 0, "dry_run": True}
-    with dlsim.Recorder(model, tmp_path / "run", **options) as rec:
-        train(model, rec)
-        once = rec.report().bytes
-        train(model, rec)
-    report = rec.report()
-    assert not list(tmp_path.iterdir())
-    assert "(dry run): 2 steps" in str(report) and report.bytes == pytest.approx(2 * once, rel=0.2)
-    assert [(tensor.name, tensor.shape, tensor.dtype) for tensor in report.tensors] == [
-        ("0.weight.grad", (8, 6), "float32"),
-        ("0.bias.grad", (8,), "float32"),
-        ("2.weight.grad", (2, 8), "float32"),
-        ("2.bias.grad", (2,), "float32"),
-    ]
-    assert report.step_bytes == 4 * (48 + 8 + 16 + 2)
-    if format == "safetensors":
-        assert once == report.step_bytes
-    else:
-        assert 100 < once < 4000
+def test_a_dry_run_lists_tensors_and_writes_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, sizes = small_model(), []
+    for path in (None, tmp_path / "run.profile"):
+        with dlsim.Recorder(model, path, activations=None, forward_every=0, shadow=None) as rec:
+            for _ in range(2):
+                train(model, rec)
+                sizes.append(rec.report().bytes)
+        if path is None:
+            assert not list(tmp_path.iterdir())
+            assert str(rec.report()).startswith("dry run: 2 steps, 4 tensors of 0.3 KiB per step")
+            assert [(one.name, one.shape, one.dtype) for one in rec.report().tensors] == [
+                ("0.weight.grad", (8, 6), "float32"),
+                ("0.bias.grad", (8,), "float32"),
+                ("2.weight.grad", (2, 8), "float32"),
+                ("2.bias.grad", (2,), "float32"),
+            ]
+            assert rec.report().step_bytes == 4 * (48 + 8 + 16 + 2)
+    dry, written = sizes[:2], sizes[2:]
+    assert dry[1] - dry[0] == pytest.approx(written[1] - written[0], abs=64) and dry[0] > 100
 
 
-def test_a_profile_is_a_folder_of_any_name(tmp_path: Path) -> None:
+def test_a_profile_answers_also_what_it_is_asked_for(tmp_path: Path) -> None:
     model = small_model()
-    with dlsim.Recorder(model, tmp_path / "run", format="profile") as rec:
-        train(model, rec)
-    extras = {"scaled_formats": "mxfp8", "scales": [2e15, "2^4"]}
-    with dlsim.Recorder(model, tmp_path / "a.b.profile", **extras) as rec:
+    with dlsim.Recorder(model, tmp_path / "a.b.profile", also=["mxfp8", 2e15, "2^4"]) as rec:
         train(model, rec)
         size = rec.report().bytes
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "profile.json",
-        *(f"step-{step:010d}.npz" for step in dlsim.open_profile(tmp_path / "run").steps),
-    ]
     assert "mxfp8" in info(tmp_path / "a.b.profile")
     assert size == dlsim.open_profile(tmp_path / "a.b.profile").file_bytes
     dlsim.replay(
         tmp_path / "a.b.profile", formats=["fp16"], settings={"loss_scale": 2e15}, policies="static"
     )
+
+
+@pytest.mark.parametrize("name", ["run", "run.profile"])
+def test_an_output_is_described_before_its_first_step(tmp_path: Path, name: str) -> None:
+    open_it = dlsim.open_profile if name.endswith(".profile") else dlsim.open_trace
+    model, path = small_model(), tmp_path / name
+    for existing in ("refuse", "replace", "continue"):
+        with dlsim.Recorder(model, path, existing=existing, on_error="raise") as rec:
+            rec.describe(model="small", data="noise")
+            train(model, rec)
+            with pytest.raises(dlsim.UsageError, match="describe: expected before the first step"):
+                rec.describe(data="other")
+        described = open_it(path).description
+        assert (described["model"], described["data"]) == ("small", "noise")
+        assert described["recorder"].startswith("dlsim ")
+    with dlsim.Recorder(model, tmp_path / "other") as rec:
+        with pytest.raises(TypeError, match="describe: data: expected text, got int"):
+            rec.describe(data=1)
+        with pytest.raises(dlsim.UsageError, match="'files' is not free"):
+            rec.describe(files="x")
+        train(model, rec)
+    assert rec.errors == 0
 
 
 def test_time_and_bytes_are_reported(tmp_path: Path) -> None:

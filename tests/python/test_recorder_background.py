@@ -10,7 +10,7 @@ import torch
 from recording import load, small_model, steps_in, train
 
 import dlsim
-from dlsim.recorder._sinks import TraceSink
+from dlsim.recorder._output import TraceSink
 
 
 def test_the_training_goes_on_while_a_step_is_written(tmp_path: Path, monkeypatch) -> None:

@@ -172,7 +172,7 @@ def test_a_killed_training_leaves_a_trace(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     description = (tmp_path / "run" / "trace.json").read_text()
     with pytest.raises(dlsim.UsageError, match="holds a trace already"):
-        dlsim.Recorder(model, tmp_path / "run", description={"data": "other"})
+        dlsim.Recorder(model, tmp_path / "run")
     assert (tmp_path / "run" / "trace.json").read_text() == description
     with dlsim.Recorder(model, tmp_path / "run", existing="continue", first_step=3) as rec:
         model(torch.ones(2, 4)).sum().backward()

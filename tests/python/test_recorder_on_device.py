@@ -51,7 +51,7 @@ def same(tmp_path, waits, monkeypatch) -> Callable[..., None]:
     return check
 
 
-@pytest.mark.parametrize("options", [{}, {"scales": [3, 2e15]}])
+@pytest.mark.parametrize("options", [{}, {"also": [3, 2e15]}])
 def test_profile_is_that_of_copies(same, options) -> None:
     same(lambda model, rec: train(model, rec, steps=3), **options)
 
@@ -127,6 +127,4 @@ def test_a_trace_needs_the_gradients(tmp_path, waits) -> None:
 
 def test_scaled_formats_are_measured_on_the_host(tmp_path, waits) -> None:
     with pytest.raises(dlsim.UsageError, match="on_device: mxfp8 is measured in the host's memory"):
-        dlsim.Recorder(
-            small_model(), tmp_path / "a.profile", on_device=True, scaled_formats=["mxfp8"]
-        )
+        dlsim.Recorder(small_model(), tmp_path / "a.profile", on_device=True, also="mxfp8")

@@ -14,6 +14,7 @@ from recording import load, small_model, steps_in, train
 import dlsim
 
 OFF = {"activations": None}
+PROFILE = {"path": "run.profile"}
 
 
 @pytest.mark.parametrize(
@@ -98,35 +99,34 @@ def test_given_step_numbers_are_used(tmp_path: Path) -> None:
         ({"every": 0}, dlsim.UsageError, "every: out of range"),
         ({"every": [1, 2]}, TypeError, "every: expected a whole number, got list"),
         ({"every": True}, TypeError, "every: expected a whole number, got bool"),
-        ({"format": "hdf5"}, dlsim.UsageError, "format: unknown"),
         ({"existing": "append"}, dlsim.UsageError, "existing: unknown"),
         ({"on_error": "ignore"}, dlsim.UsageError, "on_error: unknown"),
-        ({"scales": [3]}, dlsim.UsageError, "scales: only a profile has them"),
-        ({"scales": "x", "format": "profile"}, dlsim.UsageError, "scales"),
-        ({"scales": [None], "format": "profile"}, TypeError, "scales: expected a text or number"),
-        ({"scaled_formats": "fp16", "format": "profile"}, dlsim.UsageError, "scaled_formats"),
+        ({"also": [3]}, dlsim.UsageError, "also: only a profile has it"),
+        ({"also": "2x", **PROFILE}, dlsim.UsageError, "^also: not a number, .*, got '2x'"),
+        ({"also": -1, **PROFILE}, dlsim.UsageError, "^also: not a loss scale, .*, got '-1'"),
+        ({"also": [None], **PROFILE}, TypeError, "^also: expected a text or number"),
+        ({"also": "fp16", **PROFILE}, dlsim.UsageError, "^also: unknown name, .*, got 'fp16'"),
         ({"distributed": "ddp"}, dlsim.UsageError, "distributed: unknown"),
         ({"distributed": ("reduced", 2, 2)}, dlsim.UsageError, "distributed: rank out of range"),
         ({"distributed": (None, 0, 2)}, dlsim.UsageError, "distributed: unknown how"),
         ({"distributed": ("separate", 1)}, dlsim.UsageError, r"distributed: .* \('separate', 1\)"),
         ({"first_step": -1}, dlsim.UsageError, "first_step: out of range"),
-        ({"description": {"files": "x"}}, dlsim.UsageError, "'files' is not free"),
-        ({"description": {"x": 1}, "format": "profile"}, TypeError, "description 'x'"),
     ],
 )
-def test_bad_arguments_are_refused_before_the_training(tmp_path, options, error, text) -> None:
+def test_bad_arguments_are_refused_before_the_training(
+    tmp_path, monkeypatch, options, error, text
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=text) as caught:
-        dlsim.Recorder(small_model(), tmp_path / "run", **options)
+        dlsim.Recorder(small_model(), **{"path": tmp_path / "run", **options})
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.glob("run/*"))
+    assert not list(tmp_path.glob("run*/*"))
 
 
 def test_a_model_is_a_module(tmp_path: Path) -> None:
     for model in (None, [torch.ones(2)], {"a": 1}):
         with pytest.raises(TypeError, match=r"model: expected a torch\.nn\.Module"):
             dlsim.Recorder(model, tmp_path)
-    with pytest.raises(dlsim.UsageError, match="is the name of a profile"):
-        dlsim.Recorder(small_model(), tmp_path / "x.profile", format="safetensors")
 
 
 def test_without_torch_the_error_names_the_package(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import dlsim
 )
 def test_steps_tell_of_those_that_were_refused(tmp_path: Path) -> None:
     model = small_model()  # seeds, too
-    with dlsim.Recorder(model, tmp_path / "run", format="safetensors") as rec:
+    with dlsim.Recorder(model, tmp_path / "run") as rec:
         for step in range(6):
             model.zero_grad()
             model(torch.randn(4, 6)).square().mean().backward()

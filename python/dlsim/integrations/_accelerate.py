@@ -25,7 +25,7 @@ class AccelerateRecorder(Recorder):
     """
 
     def __init__(
-        self, accelerator: Any, model: Any, path: str | os.PathLike[str], **options: Any
+        self, accelerator: Any, model: Any, path: str | os.PathLike[str] | None, **options: Any
     ) -> None:
         super().__init__(model, path, **{"scaler": accelerator.scaler, **options})
         self._accelerator = accelerator

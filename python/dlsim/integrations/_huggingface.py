@@ -34,20 +34,26 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     after the step, in Trainer's own way.
     """
 
-    def __init__(self, trainer: Any, path: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(self, trainer: Any, path: str | os.PathLike[str] | None, **options: Any) -> None:
         check_free(path, options)  # not only when the training begins
         self.recorder: Recorder | None = None
         self._loss = Loss()
         self._trainer = trainer
         self._path = path
         self._options = options
+        self._texts: dict[str, str] = {}
         self._recorded = -1  # the last step
+
+    def describe(self, **texts: str) -> None:
+        """Has these texts stored in the output, as Recorder.describe does; before a training."""
+        self._texts.update(texts)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Opens the recorder; from now on gradients are recorded before they are clipped."""
         accelerator = self._trainer.accelerator
         options = {"first_step": state.global_step, "scaler": self._scaler(), **self._options}
         self.recorder = Recorder(self._trainer.model_wrapped, self._path, **options)
+        self.recorder.describe(**self._texts)
         self._recorded, self._loss = -1, Loss()
         clip, backward = type(accelerator).clip_grad_norm_, type(accelerator).backward
 

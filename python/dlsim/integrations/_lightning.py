@@ -43,12 +43,17 @@ class LightningRecorder(Callback):
     `manual_backward`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, **options: Any) -> None:
         check_free(path, options)  # not only when the training begins
         self.recorder: Recorder | None = None
         self._loss = Loss()
         self._path = path
         self._options = options
+        self._texts: dict[str, str] = {}
+
+    def describe(self, **texts: str) -> None:
+        """Has these texts stored in the output, as Recorder.describe does; before a training."""
+        self._texts.update(texts)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Opens the recorder."""
@@ -61,6 +66,7 @@ class LightningRecorder(Callback):
         self._loss = Loss(scaler)
         options = {"first_step": trainer.global_step, "scaler": scaler, **self._options}
         self.recorder = Recorder(trainer.model, self._path, **options)
+        self.recorder.describe(**self._texts)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Adds the loss of a batch, which carries the scale."""

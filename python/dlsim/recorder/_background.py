@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from ._output import Output
+from .._errors import UsageError
+from ._output import Output, Part, Sink, Spill, Spilled, remove
 from ._pace import Pace
 from ._report import Report
-from ._sinks import Part, Sink, Spill, Spilled, remove
 from ._tensors import any_on_device
 
 # -- A thread that runs one job after the other, and that an interrupt of its caller cannot stop
@@ -130,6 +130,15 @@ class Background:
         if self._sink is None:
             self._sink = self._output.open()
         return self._sink
+
+    def describe(self, texts: Mapping[str, str]) -> None:
+        """Adds to what the output says of itself."""
+        if self._has_parts or self._steps or self._written is not None:
+            raise UsageError("describe: expected before the first step that is recorded")
+        description = {**self._output.description, **texts}
+        if self._sink is not None:
+            self._sink.describe(description)
+        self._output.description = description
 
     def add(self, step: int, part: Part) -> None:
         """Takes a part of a step; returns when it is read if some of it is on a device."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .._errors import Error, UsageError
@@ -158,28 +156,6 @@ def _guessed_kind(models: list[Any]) -> str:
         "expected the recorder after the model is wrapped, or distributed='reduced', 'separate', "
         "'sharded' or 'stages' ('single' if this process trains alone)"
     )
-
-
-# -- Names what the processes of a training record, and the command that replays it
-
-
-def shard_path(path: Path, rank: int, ranks: int) -> Path:
-    """Returns where a process of sharded training records: inside `path`."""
-    return path / f"shard-{rank:05d}-of-{ranks:05d}"
-
-
-def next_command(given: Path, written: Path, ranks: Ranks, *, profile: bool) -> str | None:
-    """Returns the command for what recorders of this path leave, "" if there is no one command.
-
-    `written` is what this process writes. None where it does not speak for the others.
-    """
-    if not ranks.records or ranks.rank > 0:
-        return None
-    if ranks.is_shard:
-        return f"dlsim replay {shlex.quote(str(given))}"
-    if ranks.kind == "separate" and profile:
-        return ""
-    return f"dlsim replay {shlex.quote(str(written))}"
 
 
 # -- Which elements of a gradient this process holds: what placements and wrappers say of it

@@ -7,25 +7,22 @@ import atexit
 import dataclasses
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from inspect import cleandoc
-from pathlib import Path
 from typing import Any, Protocol
 
 from .._errors import InputError, UsageError
-from .._values import text_of
-from ..arrays._arguments import listed
 from ._background import Background
 from ._loop import Loop
 from ._order import order_of
-from ._output import description_of, is_profile, one_of, output_of
+from ._output import Existing, description_of, is_profile, one_of, output_of
 from ._pace import AUTO, forward_steps, pace_of
-from ._ranks import Pieces, next_command, ranks_of
+from ._ranks import Pieces, ranks_of
 from ._report import Calls, Report
 from ._selection import Choice, Patterns, models_of
 from ._shadows import FORMATS, Shadows, formats_of
-from ._sinks import Existing
 from ._snapshot import HostCopies
 from ._sources import Parts, Sources, gradients_of
 from ._tensors import check_on_device
@@ -36,7 +33,8 @@ from ._watch import Watching
 ARGUMENTS = """
     What is recorded:
       model: A torch.nn.Module, or several by name
-      path: A directory; one that ends in .profile is a profile
+      path: A directory; one that ends in .profile is a profile; None writes nothing, `report()`
+          says what would be written
       gradients="*": Parameters by globs over the whole name, compiled regular expressions, which
           are searched for, or a list of both; a glob after "!" leaves out what it matches; None for
           none
@@ -60,15 +58,11 @@ ARGUMENTS = """
       scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler; `step` takes the scale
           from it unless it is stated
       first_step=0: The number of the first call of `step`, such as that of a checkpoint
-      description: Texts by name to store in the output, such as model and data
     Where it goes:
-      format: "safetensors" or "profile"; by default what the path suggests
-      scales: For a profile: also loss scales that are these times a power of two, such as 2e15
-      scaled_formats: For a profile: also what tensors lose in formats with scales of their own,
-          such as "mxfp8"
+      also: What a profile answers besides: loss scales that are these times a power of two, such as
+          2e15, and what tensors lose in formats with scales of their own, such as "mxfp8"
       existing="refuse": What happens to an output that is there already: "refuse", "replace" or
           "continue", which keeps the steps before the first that is recorded
-      dry_run=False: Write nothing; `report()` says what would be written
       watch: A Watch, a SummaryWriter, a run of W&B or a callable that gets figures during training
     With several processes:
       distributed: How their gradients are related: "reduced", "separate", "sharded" or "stages"
@@ -165,7 +159,7 @@ class Recorder:
     def __init__(
         self,
         model: Any,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None,
         *,
         gradients: Patterns = "*",
         activations: Patterns = "*",
@@ -178,21 +172,18 @@ class Recorder:
         gradient_of: Callable[[Any], Any] | None = None,
         scaler: Any = None,
         first_step: int = 0,
-        format: str | None = None,
-        scales: Any = (),
-        scaled_formats: Any = (),
+        also: Any = (),
         existing: Existing = "refuse",
         distributed: str | tuple[str | None, int, int] | None = None,
-        description: Mapping[str, Any] = {},
-        dry_run: bool = False,
         watch: Any = None,
         on_error: str = "count",
     ) -> None:
         one_of("on_error", on_error, ("count", "raise"))
+        self._raises = raises = on_error == "raise"
         complete_abandoned()
         models = models_of(model)
         self._ranks = ranks_of(list(models.values()), distributed, micro_steps=micro_steps)
-        profile = is_profile(path, format)
+        profile = is_profile(path)
         if inference:
             for name, value in {
                 "forward_every": forward_every,
@@ -213,36 +204,24 @@ class Recorder:
         )
         self._choice = Choice(models, gradients, activations, pace, inference=inference)
         copies = HostCopies(borrowed=not micro_steps, on_device=on_device)
-        about = description_of(
-            models,
-            {
-                "gradients": "not recorded, an inference" if inference else None,
-                **pace.description(),
-            },
-        )
         pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
-        given = {"scales": scales, "scaled_formats": scaled_formats}
-        extras = {key: [text_of(key, one) for one in listed(of)] for key, of in given.items()}
         output = output_of(
             path,
-            format,
             self._ranks,
             existing=existing,
-            description={**about, **description},
-            extras=extras,
-            dry_run=dry_run,
+            description=description_of(models, pace.description(), inference=inference),
+            also=also,
         )
-        check_on_device(on_device, profile=output.profile, scaled_formats=extras["scaled_formats"])
-        command = next_command(Path(path), output.path, self._ranks, profile=profile)
-        self._next_command = None if dry_run else command
+        check_on_device(on_device, profile=profile, scaled_formats=output.extras["scaled_formats"])
+        self._next_command = output.next_command(path)
         self._completes = existing == "continue"  # what is there, also without steps
-        self._tells_size = format is None and not profile and self._next_command is not None
-        self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
+        self._tells_size = not profile and self._next_command is not None
+        self._report = Report("dry run" if output.path is None else str(output.path))
         pace.chosen = self._report.choose
-        self._steps = Background(output, self._report, pace, raises=on_error == "raise")
+        self._steps = Background(output, self._report, pace, raises=raises)
         unheld = partial(self._choice.uncompiled.hold, False)
         self._collected = when_collected(self, self._steps, unheld)
-        self._calls = Calls(self._report, raises=on_error == "raise")
+        self._calls = Calls(self._report, raises=raises)
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._micro_steps, self._completed = micro_steps, False
         self._loop = loop = Loop(
@@ -254,7 +233,7 @@ class Recorder:
             micro_steps=micro_steps,
             first_step=first_step,
             records=self._ranks.records,
-            raises=on_error == "raise",
+            raises=raises,
         )
         order = order_of(
             models.values(),
@@ -288,7 +267,7 @@ class Recorder:
             self._watching = Watching(watch, scaler, loop.counting)
         loop.attach(self._sources, parts, self._watching)
         if self._ranks.records:
-            self._start(raises=on_error == "raise")
+            self._start()
 
     def __enter__(self) -> Recorder:
         return self
@@ -309,6 +288,14 @@ class Recorder:
             self._steps.measure()
         kept = {"messages": list(self._report.messages), "left_out": dict(self._report.left_out)}
         return dataclasses.replace(self._report, **kept)  # type: ignore[arg-type]
+
+    def describe(self, **texts: str) -> None:
+        """Stores texts by name in the output, such as model and data; to be called before steps."""
+        for name, text in texts.items():
+            if not isinstance(text, str):
+                raise TypeError(f"describe: {name}: expected text, got {type(text).__name__}")
+        with self._opening():
+            self._steps.describe(texts)
 
     def micro_step(self, *, scale: Any = None, loss: Any = None, **metadata: object) -> None:
         """Records what the backward pass since the last call has computed, alone.
@@ -389,13 +376,19 @@ class Recorder:
         self._steps.leave()
         OPEN.discard(self)
 
-    def _start(self, *, raises: bool) -> None:
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Counts that the output cannot be opened; each recorded step tries again."""
         try:
-            self._steps.open()
-        except (InputError, OSError) as error:  # each recorded step tries again
-            if raises:
+            yield
+        except (InputError, OSError) as error:
+            if self._raises:
                 raise
             self._report.count(error, "opening")
+
+    def _start(self) -> None:
+        with self._opening():
+            self._steps.open()
         self._sources.add_hooks(self._report.left_out)
         OPEN.add(self)
         self._loop.start()

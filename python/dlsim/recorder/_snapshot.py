@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..arrays._dtypes import VALUES
+from ._output import Part
 from ._report import RecordedTensor
-from ._sinks import Part
 from ._tensors import device_of, name_of_dtype, role_of
 
 

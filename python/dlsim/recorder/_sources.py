@@ -13,11 +13,11 @@ from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
 from ._names import ROOT
 from ._order import StepOrder
+from ._output import Part
 from ._ranks import Pieces, Ranks
 from ._report import NEVER_CALLED
 from ._selection import Choice
 from ._shadows import Shadows, module_of
-from ._sinks import Part
 from ._snapshot import HostCopies, in_host_memory
 from ._tensors import Features
 

@@ -13,8 +13,8 @@ from .._core import STEP_PATH, Alert, Format, HeldStep
 from .._errors import Error, UsageError
 from .._values import text_of, whole_number
 from ..runs import _bridge
+from ._output import Part, counted_parts
 from ._scaler import SkippedSteps, tells_skips
-from ._sinks import Part, counted_parts
 
 _LOG = logging.getLogger("dlsim.recorder")
 
