@@ -174,9 +174,9 @@ def test_a_killed_training_leaves_a_trace(tmp_path: Path) -> None:
     with pytest.raises(dlsim.UsageError, match="holds a trace already"):
         dlsim.Recorder(model, tmp_path / "run")
     assert (tmp_path / "run" / "trace.json").read_text() == description
-    with dlsim.Recorder(model, tmp_path / "run", existing="continue", first_step=3) as rec:
+    with dlsim.Recorder(model, tmp_path / "run", existing="continue") as rec:
         model(torch.ones(2, 4)).sum().backward()
-        rec.step(scale=1.0)
+        rec.step(scale=1.0, step=3)
     assert steps_in(tmp_path / "run") == [0, 1, 2, 3]
     with dlsim.Recorder(model, tmp_path / "run", existing="replace") as rec:
         rec.step(scale=1.0)
@@ -188,9 +188,9 @@ def test_a_killed_training_leaves_a_profile_to_go_on_with(tmp_path: Path) -> Non
     model = nn.Linear(4, 4)
     with pytest.raises(dlsim.UsageError, match=r"run\.profile: exists already"):
         dlsim.Recorder(model, tmp_path / "run.profile")
-    with dlsim.Recorder(model, tmp_path / "run.profile", existing="continue", first_step=3) as rec:
+    with dlsim.Recorder(model, tmp_path / "run.profile", existing="continue") as rec:
         model(torch.ones(2, 4)).sum().backward()
-        rec.step(scale=1.0)
+        rec.step(scale=1.0, step=3)
     assert "steps: 4 (0 to 3)" in info(tmp_path / "run.profile")
     with dlsim.Recorder(model, tmp_path / "run.profile", existing="continue"):
         pass  # completes what is there

@@ -53,9 +53,6 @@ def test_steps_are_selected(tmp_path: Path) -> None:
         with dlsim.Recorder(model, tmp_path / name, every=every) as rec:
             train(model, rec, 14)
         assert steps_in(tmp_path / name) == steps
-    with dlsim.Recorder(model, tmp_path / "on", every=5, first_step=100) as rec:
-        train(model, rec, 7)
-    assert steps_in(tmp_path / "on") == [100, 105]
 
 
 def test_nothing_is_read_in_steps_that_are_not_selected(tmp_path: Path) -> None:
@@ -66,6 +63,35 @@ def test_nothing_is_read_in_steps_that_are_not_selected(tmp_path: Path) -> None:
         assert out._backward_hooks is None
         rec.step(scale=float("nan"))  # not selected: not even looked at
     assert rec.errors == 0 and steps_in(tmp_path) == [0]
+
+
+@pytest.mark.parametrize("first", [100, 103])
+def test_a_first_step_of_any_number_is_recorded_whole(tmp_path: Path, first: int) -> None:
+    model = small_model()
+    options = {"every": range(100, 200), "forward_every": 50, "on_error": "raise"}
+    with dlsim.Recorder(model, tmp_path, **options) as rec:
+        for step in (first, None, None):
+            model.zero_grad()
+            model(torch.randn(4, 6)).sum().backward()
+            rec.step(scale=1.0, step=step)
+    assert steps_in(tmp_path) == [first, first + 1, first + 2]
+    tensors, later = load(tmp_path, first)[0].keys(), load(tmp_path, first + 1)[0].keys()
+    assert {"0.act_grad", "2.bias.grad"} <= later < tensors if first == 100 else later == tensors
+
+
+def test_micro_steps_have_the_number_of_the_first(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path, every=range(7, 20), micro_steps=True) as rec:
+        for first, last in ((7, None), (None, 8), (9, 10), (None, 11)):
+            for step in (first, None):
+                model(torch.randn(4, 6)).sum().backward()
+                rec.micro_step(scale=1.0, step=step)
+            rec.step(step=last)
+    assert steps_in(tmp_path) == [7, 7, 8, 8, 11, 11]
+    assert rec.report().messages == [
+        "step 9: micro-steps were recorded as those of step 9, expected step=10 in the call of the "
+        "first"
+    ]
 
 
 def test_given_step_numbers_are_used(tmp_path: Path) -> None:
@@ -110,7 +136,6 @@ def test_given_step_numbers_are_used(tmp_path: Path) -> None:
         ({"distributed": ("reduced", 2, 2)}, dlsim.UsageError, "distributed: rank out of range"),
         ({"distributed": (None, 0, 2)}, dlsim.UsageError, "distributed: unknown how"),
         ({"distributed": ("separate", 1)}, dlsim.UsageError, r"distributed: .* \('separate', 1\)"),
-        ({"first_step": -1}, dlsim.UsageError, "first_step: out of range"),
     ],
 )
 def test_bad_arguments_are_refused_before_the_training(

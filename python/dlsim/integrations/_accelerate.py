@@ -16,7 +16,8 @@ class AccelerateRecorder(Recorder):
     """Records each optimizer step: `with AccelerateRecorder(accelerator, model, "run/"):`.
 
     The loop stays as it is. `model` is what `accelerator.prepare` returned, as all its optimizers
-    must be by then; `path` and `options` are those of dlsim.Recorder. Recorded is what
+    must be by then; `path` and `options` are those of dlsim.Recorder. `first_step` is the number of
+    the first step, such as that of a checkpoint. Recorded is what
     `accelerator.backward` leaves in the gradients where the optimizer will step
     (`accelerator.sync_gradients`): the sum of the step's batches under `accelerator.accumulate`,
     before anything unscales or clips it, with the scale of the Accelerator's GradScaler if it has
@@ -25,11 +26,18 @@ class AccelerateRecorder(Recorder):
     """
 
     def __init__(
-        self, accelerator: Any, model: Any, path: str | os.PathLike[str] | None, **options: Any
+        self,
+        accelerator: Any,
+        model: Any,
+        path: str | os.PathLike[str] | None,
+        *,
+        first_step: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__(model, path, **{"scaler": accelerator.scaler, **options})
         self._accelerator = accelerator
         self._loss = Loss()
+        self._first: int | None = first_step
         self._stepped = True  # since the last backward of a step
         self._wrapped: list[tuple[Any, str]] = []  # what has a method of ours, and its name
         self._wrap(accelerator, "backward", self._after_backward)
@@ -70,7 +78,9 @@ class AccelerateRecorder(Recorder):
         self._stepped = False
         optimizers = self._accelerator._optimizers
         loss, self._loss = self._loss, Loss()
+        step, self._first = self._first, None
         self.step(
+            step=step,
             scale=1.0 if self._accelerator.scaler is None else None,
             loss=loss,
             lr=learning_rate_of(optimizers[0]) if optimizers else None,

@@ -51,7 +51,7 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Opens the recorder; from now on gradients are recorded before they are clipped."""
         accelerator = self._trainer.accelerator
-        options = {"first_step": state.global_step, "scaler": self._scaler(), **self._options}
+        options = {"scaler": self._scaler(), **self._options}
         self.recorder = Recorder(self._trainer.model_wrapped, self._path, **options)
         self.recorder.describe(**self._texts)
         self._recorded, self._loss = -1, Loss()

@@ -64,7 +64,7 @@ class LightningRecorder(Callback):
             )
         scaler = _scaler_of(trainer)
         self._loss = Loss(scaler)
-        options = {"first_step": trainer.global_step, "scaler": scaler, **self._options}
+        options = {"scaler": scaler, **self._options}
         self.recorder = Recorder(trainer.model, self._path, **options)
         self.recorder.describe(**self._texts)
 

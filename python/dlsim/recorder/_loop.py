@@ -38,7 +38,6 @@ class Loop:
         *,
         scaler: Any,
         micro_steps: bool,
-        first_step: int,
         records: bool,
         raises: bool,
     ) -> None:
@@ -46,7 +45,8 @@ class Loop:
         self._pace = pace
         self._scaler, self._micro_steps = scaler, micro_steps
         self._records, self._raises = records, raises
-        self._next = whole_number("first_step", first_step, 0)
+        self._next = 0
+        self._is_known = False  # whether the first step has a number, which its call may state
         self._last = -1  # the last step recorded here
         self._micro = 0  # the coming micro-step
         self._incomplete = self._ended = False
@@ -59,7 +59,7 @@ class Loop:
 
     def start(self) -> None:
         """Begins the first step."""
-        self._begin(self._next)
+        self._begin(None)
 
     def end(self) -> None:
         """Records nothing from now on."""
@@ -113,10 +113,11 @@ class Loop:
         self._sources.restart()
         self._steps.forget_spilled()
 
-    def micro_step(self, scale: Any, metadata: Mapping[str, object]) -> None:
+    def micro_step(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> None:
         """Records a micro-step."""
         began = time.perf_counter()
         self._sources.end_forward()
+        self._take_number(step)
         stated = self._stated(scale)
         if self._choice.records:
             added = self._add(stated, metadata)
@@ -144,9 +145,8 @@ class Loop:
     def _take(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
         self.called = True
         self._sources.end_forward()
+        self._take_number(step)
         stated = None if self._micro_steps else self._stated(scale)
-        with self.counting(f"step {self._next}"):
-            self._take_number(step)
         taken = self._next
         if self._choice.records and not self._ended:
             if self._micro_steps:
@@ -164,8 +164,8 @@ class Loop:
             self._begin(self._next + 1)
         return taken
 
-    def _begin(self, step: int) -> None:
-        self._next, self._micro, self._incomplete = step, 0, False
+    def _begin(self, step: int | None) -> None:
+        self._next, self._micro, self._incomplete = step or 0, 0, False
         self._sources.clear()
         self._steps.forget_spilled()
         if self._records and not self._ended:
@@ -173,17 +173,22 @@ class Loop:
             self._sources.begin()
 
     def _take_number(self, step: int | None) -> None:
-        """Makes `step` the number of this one."""
-        if step is None or step == self._next:
-            return
-        whole_number("step", step, 0)
-        if self._micro_steps:
-            self._incomplete = True
-            expected, self._next = self._next, step
-            raise Error(f"micro-steps were recorded as those of step {expected}: say first_step")
-        self._next = step
-        if self._records and not self._ended:
-            self._choice.begin(step)
+        """Makes `step` the number of this one, where it is stated."""
+        with self.counting(f"step {self._next}"):
+            if step is not None and step != self._next:
+                whole_number("step", step, 0)
+                expected, self._next = self._next, step
+                if self._micro > 0:
+                    self._incomplete = True
+                    raise Error(
+                        f"micro-steps were recorded as those of step {expected}, expected "
+                        f"step={step} in the call of the first"
+                    )
+            elif self._is_known:
+                return
+            self._is_known = True
+            if self._records and not self._ended:
+                self._choice.begin(self._next)
 
     def _stated(self, scale: Any) -> float | None:
         """Returns the stated scale; None if it is not available or is not that of the gradients."""

@@ -57,7 +57,6 @@ ARGUMENTS = """
     About the training:
       scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler; `step` takes the scale
           from it unless it is stated
-      first_step=0: The number of the first call of `step`, such as that of a checkpoint
     Where it goes:
       also: What a profile answers besides: loss scales that are these times a power of two, such as
           2e15, and what tensors lose in formats with scales of their own, such as "mxfp8"
@@ -171,7 +170,6 @@ class Recorder:
         on_device: bool = False,
         gradient_of: Callable[[Any], Any] | None = None,
         scaler: Any = None,
-        first_step: int = 0,
         also: Any = (),
         existing: Existing = "refuse",
         distributed: str | tuple[str | None, int, int] | None = None,
@@ -231,7 +229,6 @@ class Recorder:
             pace,
             scaler=scaler,
             micro_steps=micro_steps,
-            first_step=first_step,
             records=self._ranks.records,
             raises=raises,
         )
@@ -297,16 +294,19 @@ class Recorder:
         with self._opening():
             self._steps.describe(texts)
 
-    def micro_step(self, *, scale: Any = None, loss: Any = None, **metadata: object) -> None:
+    def micro_step(
+        self, *, scale: Any = None, loss: Any = None, step: int | None = None, **metadata: object
+    ) -> None:
         """Records what the backward pass since the last call has computed, alone.
 
-        Arguments as those of `step`. Needs `micro_steps=True`.
+        Arguments as those of `step`, the number in the first call of a step. Needs
+        `micro_steps=True`.
         """
         if not self._micro_steps:
             raise UsageError("micro_step: not prepared, expected Recorder(..., micro_steps=True)")
         with self._calls.one("micro_step") as alone:
             if alone:
-                self._loop.micro_step(scale, {"loss": loss, **metadata})
+                self._loop.micro_step(scale, step, {"loss": loss, **metadata})
 
     def step(
         self,

@@ -118,11 +118,12 @@ class Choice:
         """Whether there are steps that record their forward pass."""
         return self._pace.forward.any
 
-    def begin(self, step: int) -> None:
-        """Makes `step` the one that the other methods answer for."""
-        self.records = self._pace.includes(step)
-        self.forward = self.records and self._pace.forward.includes(step)
-        self.again = self.records and self.due(step)
+    def begin(self, step: int | None) -> None:
+        """Makes `step` the one that the other methods answer for; None for one that may be any."""
+        forward = self._pace.forward
+        self.records = step is None or self._pace.includes(step)
+        self.forward = self.records and (forward.any if step is None else forward.includes(step))
+        self.again = self.records and self.due(step or 0)
         self.uncompiled.hold(self.again or (self.records and bool(self.modules)))
 
     def end(self) -> None:

@@ -184,12 +184,14 @@ class Sources:
     def _forward_values(self) -> dict[str, Any]:
         """Returns what the forward pass of the step has computed, and with what."""
         found = {} if self._forward is None else self._forward.take()
-        if self._values and self._forward is not None:
+        values, self._values = self._values and self._choice.forward, False
+        if not self._choice.forward:  # which its number has told
+            found.clear()
+        if values and self._forward is not None:
             found.update(self._forward.buffers())
-        for name, parameter in self._choice.parameters.items() if self._values else ():
-            if self._choice.parameter(name) and parameter.is_floating_point():
+        for name, parameter in self._choice.parameters.items() if values else ():
+            if parameter.is_floating_point():
                 found[f"{name}.value"] = _own_elements(parameter, parameter.detach())
-        self._values = False
         self._forward_names = list(found)
         return found
 
