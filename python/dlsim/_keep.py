@@ -15,8 +15,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ._errors import UsageError
-from ._text import some_of
-from .recorder._autocast import operation_of
+from ._text import ROOT, some_of
+from .emulation._operations import operation_of
 from .recorder._tensors import tensors_in
 
 # Whose types lack the function and the class in PyTorch 1.13.
@@ -24,7 +24,6 @@ _torch: Any = torch
 _Mode: Any = TorchFunctionMode
 
 _LOG = logging.getLogger("dlsim.keep_float32")
-_ROOT = "(root)"  # what recordings call the model itself
 _CALL = re.compile(r"\.call\d+$")  # a module's or an operation's further calls in a step
 
 # Python's operators with a number on the left, by the operations that they are.
@@ -103,7 +102,7 @@ class KeptFloat32:
         self._own.clear()
 
     def _keep_operations(self, name: str, module: torch.nn.Module, wanted: frozenset[str]) -> None:
-        own = _OwnOperations(name or _ROOT, wanted)
+        own = _OwnOperations(name or ROOT, wanted)
         self._own.append(own)
         for part in module.modules():
             # TorchScript calls no functions that could be kept.
@@ -226,7 +225,7 @@ def _inside_wrappers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def _matching(modules: dict[str, torch.nn.Module], name: str) -> list[str]:
-    plain = "" if name == _ROOT else _CALL.sub("", name)
+    plain = "" if name == ROOT else _CALL.sub("", name)
     if plain in modules:
         return [plain]
     found = fnmatch.filter(modules, plain)

@@ -9,10 +9,12 @@ TYPE_CHECKING = False  # as in __init__.py
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+ROOT = "(root)"  # represents the model itself, which has no name among its modules
+
 
 def some_of(names: Iterable[str], most: int = 5) -> str:
     """Returns the first names of several for a message; the empty one is that of a model."""
-    known = [name or "(root)" for name in names]
+    known = [name or ROOT for name in names]
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorder records gradients as they are and leaves the training as it is."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -133,6 +134,26 @@ def test_calls_and_outputs_of_a_module_have_names(tmp_path: Path) -> None:
         "inner.call1.act_grad",
     }
     assert "act_grad" in info(tmp_path) and " grad " not in info(tmp_path)
+
+
+def test_outputs_in_a_dataclass_are_recorded(tmp_path: Path) -> None:
+    @dataclasses.dataclass
+    class Output:
+        logits: torch.Tensor
+        hidden: list[torch.Tensor]
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            return Output(super().forward(x), [x])
+
+    model = nn.Sequential(nn.Linear(3, 3), Model(3, 2))
+    with dlsim.Recorder(model, tmp_path, gradients=None, forward_every=1) as rec:
+        model(torch.ones(2, 3)).logits.sum().backward()
+        rec.step(scale=1.0)
+    assert rec.errors == 0
+    assert load(tmp_path, 0)[0].keys() == {
+        *("0.act_grad", "1.act_grad", "0.act", "1.act"),
+    }
 
 
 def test_other_element_types_and_layouts(tmp_path: Path) -> None:

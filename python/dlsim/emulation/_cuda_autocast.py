@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .._core import Format
 from .._errors import UsageError
 from .._rounding import Rounding, Tensor
-from ..recorder._autocast import as_first, operation_of, policy_of, promotes
 from ..recorder._tensors import tensors_in
+from ._operations import as_first, operation_of, policy_of, promotes
 
 # Whose types lack much of what is used here in PyTorch 1.13.
 _torch: Any = torch

@@ -18,8 +18,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .._rounding import Tensor
-from ..recorder._autocast import operation_of
+from .._text import ROOT
 from ..recorder._tensors import tensors_in
+from ._operations import operation_of
 
 _torch: Any = torch
 _Mode: Any = TorchFunctionMode
@@ -83,7 +84,7 @@ class Watch:
         self._thread = threading.get_ident()
         for name, module in self._model.named_modules():
             if not isinstance(module, _torch.jit.ScriptModule):
-                before, after = self._hooks(name or "(root)")
+                before, after = self._hooks(name or ROOT)
                 self._undo.callback(module.register_forward_pre_hook(before).remove)
                 self._undo.callback(module.register_forward_hook(after).remove)
         self._undo.enter_context(_Functions(self))

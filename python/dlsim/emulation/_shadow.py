@@ -26,7 +26,7 @@ from .._compiled import Uncompiled
 from .._core import Format
 from .._errors import UsageError
 from .._keep import KeptFloat32
-from .._text import some_of
+from .._text import ROOT, some_of
 from ..arrays._dtypes import format_of
 from ..recorder._again import Unfollowed
 from ..recorder._modes import rerun
@@ -369,7 +369,7 @@ class Shadow:
             before()
             watch = self._under_rules(lambda forward: self._watch(batch, forward))
         products = {
-            name.partition(".")[2] or "(root)": sum(of_name.values())
+            name.partition(".")[2] or ROOT: sum(of_name.values())
             for name, of_name in counts.items()
             if name != "Global"
         }
@@ -633,7 +633,7 @@ class Survey:
 
     def share(self, names: Iterable[str]) -> float | None:
         """Returns the share of the multiplications in some parts of the model; None if unknown."""
-        if not self.products.get("(root)"):
+        if not self.products.get(ROOT):
             return None
         kept = [*dict.fromkeys(names)]
         total = 0
@@ -648,17 +648,17 @@ class Survey:
                 if _is_in(other, module) and _parent(other, self.products) == module
             )
             total += whole if not operation else (whole - inner) * (operation in _PRODUCTS)
-        return total / self.products["(root)"]
+        return total / self.products[ROOT]
 
 
 def _is_in(module: str, other: str) -> bool:
-    return module != other and (other == "(root)" or module.startswith(f"{other}."))
+    return module != other and (other == ROOT or module.startswith(f"{other}."))
 
 
 def _parent(module: str, known: Iterable[str]) -> str:
     """Returns the innermost of the known modules that hold a module."""
-    inside = (one for one in known if _is_in(module, one) and one != "(root)")
-    return max(inside, key=len, default="(root)")
+    inside = (one for one in known if _is_in(module, one) and one != ROOT)
+    return max(inside, key=len, default=ROOT)
 
 
 @dataclass(frozen=True)
@@ -721,7 +721,7 @@ class _Rows:
 
 
 def _module_of(parameter: str) -> str:
-    return parameter.rpartition(".")[0] or "(root)"
+    return parameter.rpartition(".")[0] or ROOT
 
 
 def _has_elements(gradient: torch.Tensor | None) -> bool:
@@ -756,11 +756,9 @@ def _unchanged(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
                 module._buffers.update(buffers)
         for one in attributes:
             one.restore()
-        with torch.no_grad():
-            for tensor, before in saved:
-                if tensor.layout is torch.strided and not torch.equal(tensor, before):
-                    with _preserved(tensor):
-                        tensor.copy_(before)
+        for tensor, before in saved:
+            if tensor.layout is torch.strided:
+                _put_back(tensor, before)
 
     with ExitStack() as undo, getattr(model, "no_sync", nullcontext)(), rerun():
         undo.callback(uncompiled.hold, False)
@@ -807,10 +805,12 @@ def _kept_gradients(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
         yield
 
 
-def _preserved(tensor: torch.Tensor) -> Any:
-    """Returns a context in which autograd does not count changes of a tensor."""
-    preserve = getattr(_torch.autograd, "_unsafe_preserve_version_counter", None)
-    return nullcontext() if preserve is None else preserve(tensor)
+def _put_back(tensor: torch.Tensor, before: torch.Tensor) -> None:
+    """Gives a tensor the values that it had before, of which autograd counts no change."""
+    if not torch.equal(tensor, before):
+        preserve = getattr(_torch.autograd, "_unsafe_preserve_version_counter", nullcontext)
+        with torch.no_grad(), preserve(tensor):
+            tensor.detach().copy_(before)
 
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
@@ -886,13 +886,11 @@ class _Attributes:
                 (container.extend if ordered else container.update)(before)
         for state in self._states:
             state()
-        with torch.no_grad():
-            for tensor, before in self._tensors:
-                if isinstance(tensor, np.ndarray):
-                    tensor[...] = before
-                elif not torch.equal(tensor, before):
-                    with _preserved(tensor):
-                        tensor.detach().copy_(before)
+        for tensor, before in self._tensors:
+            if isinstance(tensor, np.ndarray):
+                tensor[...] = before
+            else:
+                _put_back(tensor, before)
 
 
 def _random_numbers() -> Callable[[], None]:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 from ._modes import FunctionMode, is_transformed
-from ._tensors import in_backward
+from ._tensors import autocast_dtype, in_backward, is_record, leaves_in, tensors_in
 
 _CHANGED = "what the step was given was changed in place"
 _SETTERS = ("__set__", "__setitem__", "__delitem__")
@@ -21,11 +21,11 @@ class Unfollowed(Exception):
     """Says why a step cannot be run again."""
 
 
-@dataclasses.dataclass(frozen=True)
 class _Made:
     """Stands in arguments for a tensor that a call of the step makes."""
 
-    index: int
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 @dataclasses.dataclass
@@ -92,7 +92,7 @@ class Step:
                 args, kwargs = _mapped((args, kwargs), _is_tensor, _wide)
             with off, torch.set_grad_enabled(call.differentiates and torch.is_grad_enabled()):
                 result = call.function(*args, **kwargs)
-            tensors = list(_leaves(result))
+            tensors = list(tensors_in(result))
             if len(tensors) != len(call.made):
                 raise Unfollowed("a call has other results than before")
             made.update(zip(call.made, tensors, strict=True))
@@ -208,7 +208,7 @@ class Again:
                     if self._index_of(value) is None:
                         self._calls[-1].left.append((part, name, self._new(value)))
         own = weakref.ref(self)
-        for index, tensor in zip(made, _leaves(output), strict=True):
+        for index, tensor in zip(made, tensors_in(output), strict=True):
             if tensor.requires_grad and tensor.is_floating_point():
                 self._device = tensor.device.type
                 tensor.register_hook(_keeps(own, index))
@@ -266,7 +266,7 @@ class Again:
             return func(*args, **kwargs)
         cut, result = self._cut, func(*args, **kwargs)
         try:
-            tensors = [*_leaves(result)]
+            tensors = [*tensors_in(result)]
             if name in _SETTERS or tensors:
                 self._add(func, known_args, known, result, off, of_model=False)
             else:
@@ -279,7 +279,7 @@ class Again:
         return result
 
     def _begin_backward(self, args: tuple[Any, ...]) -> None:
-        losses = list(_leaves(args[:1]))
+        losses = list(tensors_in(args[:1]))
         index = self._index_of(losses[0]) if len(losses) == 1 else None
         if self._closed:  # another part of the loss
             self._partial = self._partial or index is not None
@@ -305,7 +305,7 @@ class Again:
                 raise Unfollowed(_CHANGED)
             return []
         made = []
-        for tensor in _leaves(result):
+        for tensor in tensors_in(result):
             index = self._index_of(tensor)  # known if it was changed in place, or passed on
             made.append(self._new(tensor) if index is None else index)
         call = _Call(function, args, kwargs, made, off, of_model, torch.is_grad_enabled(), [])
@@ -368,7 +368,9 @@ class Again:
 
     def _is_off(self) -> bool:
         """Returns whether autocast was turned off around the caller, in the step."""
-        return self._nesting is not None and _nesting() > self._nesting and not _autocasts()
+        if self._nesting is None or _nesting() <= self._nesting:
+            return False
+        return autocast_dtype("cpu") is None and autocast_dtype("cuda") is None
 
 
 def _keeps(own: weakref.ref[Again], index: int) -> Callable[[Any], None]:
@@ -389,44 +391,18 @@ def _is_unseen(func: Any) -> bool:
     return attribute is tensor.grad or attribute is tensor.data
 
 
-def _autocasts() -> bool:
-    """Returns whether autocast is on."""
-    import torch
-
-    module: Any = torch
-    if hasattr(module, "get_autocast_dtype"):
-        return any(map(module.is_autocast_enabled, ("cpu", "cuda")))
-    return bool(module.is_autocast_enabled() or module.is_autocast_cpu_enabled())
-
-
 def _inputs_of(call: _Call) -> tuple[set[int], set[int]]:
     """Returns what a call takes of what calls have made, and the identities of other tensors."""
-    made: set[int] = set()
-    others: set[int] = set()
-
-    def look(one: Any) -> Any:
-        if isinstance(one, _Made):
-            made.add(one.index)
-        else:
-            others.add(id(one))
-        return one
-
-    _mapped((call.args, call.kwargs), lambda one: isinstance(one, _Made) or _is_tensor(one), look)
-    return made, others
+    given = [*leaves_in((call.args, call.kwargs))]
+    made = {one.index for one in given if isinstance(one, _Made)}
+    return made, {id(one) for one in given if _is_tensor(one)}
 
 
 def _generators_in(calls: Iterable[_Call]) -> list[Any]:
     import torch
 
-    found: dict[int, Any] = {}
-
-    def take(one: Any) -> Any:
-        found[id(one)] = one
-        return one
-
-    for call in calls:
-        _mapped((call.args, call.kwargs), lambda one: isinstance(one, torch.Generator), take)
-    return [*found.values()]
+    given = leaves_in([(call.args, call.kwargs) for call in calls])
+    return [*{id(one): one for one in given if isinstance(one, torch.Generator)}.values()]
 
 
 def _nesting() -> int:
@@ -453,26 +429,6 @@ def _replaced(value: Any, made: Mapping[int, Any]) -> Any:
     return _mapped(value, lambda one: isinstance(one, _Made), lambda one: made[one.index])
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yields the tensors of what a call returns, in order."""
-    if _is_tensor(value):
-        yield value
-        return
-    items: Any = ()
-    if isinstance(value, Mapping):
-        items = value.values()
-    elif isinstance(value, (tuple, list)):
-        items = value
-    elif _is_record(value):
-        items = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    for item in items:
-        yield from _leaves(item)
-
-
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, (type, _Made))
-
-
 def _mapped(value: Any, wanted: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
     """Returns arguments with what is wanted in them changed; in containers of their own."""
     if wanted(value):
@@ -485,7 +441,7 @@ def _mapped(value: Any, wanted: Callable[[Any], bool], change: Callable[[Any], A
         items: Any = list(value.items())
     elif isinstance(value, list):
         items = enumerate(value)
-    elif _is_record(value):
+    elif is_record(value):
         items = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     else:
         return value

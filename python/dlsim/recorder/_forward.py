@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from .._text import ROOT
 from ._again import Again
-from ._autocast import computed_in
 from ._hooks import SPILLED_FROM, Guard, Noise
 from ._modes import is_rerun, is_transformed, outside
-from ._names import ROOT
-from ._tensors import floats_in, in_backward, is_loss, is_mask, is_plain, tensors_in
+from ._tensors import computed_in, floats_in, in_backward, is_loss, is_mask, is_plain, tensors_in
 
 
 def _ignore(*_: Any) -> None:

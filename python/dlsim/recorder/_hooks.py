@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from ._autocast import computed_in
+from .._text import ROOT
 from ._modes import is_rerun, is_transformed
-from ._names import ROOT
 from ._ranks import is_distributed
-from ._tensors import in_backward, is_loss, tensors_in
+from ._tensors import computed_in, in_backward, is_loss, tensors_in
 
 # -- Gradients that are seen while a backward pass computes them
 

@@ -17,8 +17,8 @@ from ._pace import Pace
 from ._report import Report
 from ._scaler import scale_of
 from ._selection import Choice
-from ._snapshot import described
-from ._sources import Parts, Sources
+from ._snapshot import Parts, described
+from ._sources import Sources
 from ._watch import Watching
 
 

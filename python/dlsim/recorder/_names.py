@@ -6,9 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Represents the model itself, which has no name among its modules.
-ROOT = "(root)"
-
 # What wrappers put before the names of a model's own parameters and modules.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 _WRAPPER_CLASSES = (

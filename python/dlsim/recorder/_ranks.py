@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from .._errors import Error, UsageError
-from ._names import ROOT
+from .._text import ROOT
 
 # -- What the gradients of several processes are to each other, and which of them records what
 
@@ -267,7 +267,7 @@ class Pieces:
     def _of_stage(self, name: str) -> str:
         """Returns the name of a tensor, unique among stages: each has a whole model of its own."""
         last = self._ranks.rank == self._ranks.ranks - 1
-        if last or not name.startswith((f"{ROOT}.", f"{ROOT}/")):
+        if last or not name.startswith(f"{ROOT}."):
             return name
         return f"stage-{self._ranks.rank}{name[len(ROOT) :]}"
 

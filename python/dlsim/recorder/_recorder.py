@@ -23,8 +23,8 @@ from ._ranks import Pieces, ranks_of
 from ._report import Calls, Report
 from ._selection import Choice, Patterns, models_of
 from ._shadows import FORMATS, Shadows, formats_of
-from ._snapshot import HostCopies
-from ._sources import Parts, Sources, gradients_of
+from ._snapshot import HostCopies, Parts
+from ._sources import Sources, gradients_of
 from ._tensors import check_on_device
 from ._watch import Watching
 

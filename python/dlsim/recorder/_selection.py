@@ -10,8 +10,8 @@ from typing import Any
 
 from .._compiled import Uncompiled, check_hooks_run
 from .._errors import UsageError
-from .._text import some_of
-from ._names import ROOT, modules_of, parameters_of
+from .._text import ROOT, some_of
+from ._names import modules_of, parameters_of
 from ._pace import Pace
 
 Pattern = str | re.Pattern[str]

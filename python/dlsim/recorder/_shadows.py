@@ -11,9 +11,10 @@ from typing import Any
 
 from .._core import Format
 from .._errors import UsageError
+from .._text import ROOT
 from ..arrays._dtypes import format_of
 from ._again import Closure, Step, Unfollowed
-from ._names import ROOT, modules_of
+from ._names import modules_of
 
 FORMATS = ("fp16", "bf16", "cb16")
 

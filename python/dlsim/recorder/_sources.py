@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 from .._errors import Error, UsageError
+from .._text import ROOT
 from ._again import Closure, Unfollowed
 from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
-from ._names import ROOT
 from ._order import StepOrder
-from ._output import Part
-from ._ranks import Pieces, Ranks
 from ._report import NEVER_CALLED
 from ._selection import Choice
 from ._shadows import Shadows, module_of
-from ._snapshot import HostCopies, in_host_memory
 from ._tensors import Features
 
 
@@ -282,55 +279,3 @@ class Sources:
             if hooks is not None:
                 hooks.clear()
                 hooks.remove()
-
-
-# -- Makes of the gradients that a model has now what a sink takes
-
-
-def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:
-    """Returns metadata as text; numbers in tensors as those of Python. None is left out."""
-    texts = {}
-    for key, value in metadata.items():
-        item = getattr(value, "item", None)
-        known = item() if callable(item) else value
-        if known is not None:
-            texts[key] = str(known)
-    return texts
-
-
-class Parts:
-    """The way of gradients from the model to the host; notes in `left_out` what does not take it.
-
-    The tensors of a part stay as they are until the next is made, but those on a device.
-    """
-
-    def __init__(
-        self,
-        sources: Sources,
-        pieces: Pieces,
-        copies: HostCopies,
-        ranks: Ranks,
-        left_out: dict[str, str],
-    ) -> None:
-        self._sources, self._pieces, self._copies = sources, pieces, copies
-        self._ranks, self._left_out = ranks, left_out
-
-    def take(
-        self, step: int, micro: int | None, grad_scale: str, metadata: Mapping[str, object]
-    ) -> Part:
-        """Returns the gradients of a step, or of a micro-step alone. Raises Error without any."""
-        found = self._sources.take(step, float(grad_scale), self._left_out)
-        own = self._pieces.own(found, self._left_out)
-        host = self._copies.take(own, self._left_out)
-        texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
-        texts.update(self._pieces.metadata(self._sources.metadata()))
-        if micro is not None:
-            texts["micro_step"] = str(micro)
-        if self._ranks.kind == "separate":
-            texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-        return Part(micro, float(grad_scale), texts, host)
-
-    def take_early(self) -> dict[str, Any]:
-        """Returns what earlier batches of a step have left; the next `take` gives the rest."""
-        own = self._pieces.own(self._sources.take_early(), self._left_out)
-        return in_host_memory(own, self._left_out)

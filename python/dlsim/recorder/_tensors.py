@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -10,8 +11,8 @@ from typing import Any
 
 from .. import _core
 from .._errors import UsageError
+from .._text import ROOT
 from ..arrays import _dtypes
-from ._names import ROOT
 
 # -- What the recorder asks of tensors that a model computes
 
@@ -26,20 +27,32 @@ role_of = lru_cache(maxsize=1 << 16)(_core.role_of)
 name_of_dtype = lru_cache(maxsize=64)(_dtypes.name_of_dtype)
 
 
-def tensors_in(output: Any) -> Iterator[Any]:
-    """Yields the tensors of a module's output, in order: a tensor, or nested containers of them."""
+def leaves_in(value: Any) -> Iterator[Any]:
+    """Yields what nested containers and dataclasses hold, in order; what is none by itself."""
+    items: Iterable[Any]
+    if isinstance(value, Mapping):
+        items = value.values()
+    elif isinstance(value, (tuple, list)):
+        items = value
+    elif is_record(value):
+        items = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        yield value
+        return
+    for item in items:
+        yield from leaves_in(item)
+
+
+def is_record(value: Any) -> bool:
+    """Returns whether a value is an object of a dataclass."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yields the tensors of what a module returns or is given, in order."""
     import torch
 
-    if isinstance(output, torch.Tensor):
-        yield output
-        return
-    items: Iterable[Any] = ()
-    if isinstance(output, Mapping):
-        items = output.values()
-    elif isinstance(output, (tuple, list)):
-        items = output
-    for item in items:
-        yield from tensors_in(item)
+    return (one for one in leaves_in(value) if isinstance(one, torch.Tensor))
 
 
 def floats_in(output: Any) -> list[Any]:
@@ -61,6 +74,25 @@ def is_plain(tensor: Any) -> bool:
 def is_loss(tensor: Any, *, of_model: bool) -> bool:
     """Returns whether backward starts from the output of a module, as far as its shape tells."""
     return tensor.dim() == 0 or (of_model and tuple(tensor.shape) == (1,))
+
+
+def autocast_dtype(device: str) -> Any:
+    """Returns the type in which autocast computes on a kind of device; None while it is off."""
+    import torch
+
+    module: Any = torch  # whose functions take no device before PyTorch 2.4
+    if hasattr(module, "get_autocast_dtype"):
+        return module.get_autocast_dtype(device) if module.is_autocast_enabled(device) else None
+    if device == "cpu":
+        return module.get_autocast_cpu_dtype() if module.is_autocast_cpu_enabled() else None
+    return module.get_autocast_gpu_dtype() if module.is_autocast_enabled() else None
+
+
+def computed_in(tensor: Any) -> str | None:
+    """Returns "float16" or "bfloat16" if what has just made a tensor computes in it."""
+    computed = autocast_dtype(tensor.device.type) or tensor.dtype
+    name = str(computed).removeprefix("torch.")
+    return name if name in ("float16", "bfloat16") else None
 
 
 def in_backward() -> bool:
@@ -90,19 +122,8 @@ def is_mask(values: Any) -> bool:
 
 # -- Which axis of the gradients of activations holds features, by what has made the activation
 
-_NAME = re.compile(
-    r"(?P<module>[^/]*?)(?:/(?P<operation>[^/.]+))?(?:\.call\d+)?(?P<later>\.out\d+)?\.act_grad"
-)
+_NAME = re.compile(r"(?P<module>.*?)(?:\.call\d+)?(?P<later>\.out\d+)?\.act_grad")
 
-_OPERATIONS = {
-    "batch_norm": 1,
-    "conv": 1,
-    "embedding": -1,
-    "group_norm": 1,
-    "instance_norm": 1,
-    "layer_norm": -1,
-    "rms_norm": -1,
-}
 _LAST = ("Bilinear", "Embedding", "EmbeddingBag", "LayerNorm", "Linear", "MultiheadAttention")
 _SECOND = ("_BatchNorm", "GroupNorm")
 
@@ -139,13 +160,10 @@ class Features:
                 self._ambiguous.add(dims)
 
     def _axis(self, found: re.Match[str], dims: int) -> int | None:
-        if found["operation"]:
-            axis = _OPERATIONS.get(found["operation"])
-        elif found["later"]:
+        if found["later"]:
             return None
-        else:
-            module = found["module"]
-            axis = _axis_of(self._modules.get("" if module == ROOT else module), dims)
+        module = found["module"]
+        axis = _axis_of(self._modules.get("" if module == ROOT else module), dims)
         return axis if axis is None else axis % dims
 
     def metadata(self) -> dict[str, str]:

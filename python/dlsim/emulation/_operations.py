@@ -8,8 +8,6 @@ AutocastCUDA. Operators that PyTorch makes of them have their names, see `operat
 
 from __future__ import annotations
 
-from typing import Any
-
 _NARROW = frozenset(
     """
     addbmm addmm addmv addr baddbmm bmm chain_matmul conv conv1d conv2d conv3d conv_tbc
@@ -81,8 +79,6 @@ _NAMES = {
     "upsample_nearest_exact3d": "upsample_nearest3d",
 }
 
-_16_BITS = frozenset(("float16", "bfloat16"))
-
 # Their result has the type of their first tensor, whatever the others have.
 _AS_FIRST = frozenset(
     "batch_norm dropout embedding gather index_put instance_norm masked_fill scatter".split()
@@ -105,23 +101,6 @@ def policy_of(operation: str) -> bool | None:
     if operation in _NARROW:
         return True
     return False if operation in _WIDE else None
-
-
-def computed_in(tensor: Any) -> str | None:
-    """Returns "float16" or "bfloat16" if what has just made a tensor computes in it."""
-    import torch
-
-    module: Any = torch  # whose functions take no device before PyTorch 2.4
-    device = tensor.device.type
-    if hasattr(module, "get_autocast_dtype"):
-        on, dtype = module.is_autocast_enabled(device), module.get_autocast_dtype
-    elif device == "cpu":
-        on, dtype = module.is_autocast_cpu_enabled(), lambda _: module.get_autocast_cpu_dtype()
-    else:
-        on, dtype = module.is_autocast_enabled(), lambda _: module.get_autocast_gpu_dtype()
-    computed = dtype(device) if on else tensor.dtype
-    name = str(computed).removeprefix("torch.")
-    return name if name in _16_BITS else None
 
 
 def promotes(operation: str) -> bool:
