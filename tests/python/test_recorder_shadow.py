@@ -588,7 +588,7 @@ def test_an_error_leaves_the_step_recorded(tmp_path: Path, monkeypatch) -> None:
     def broken(*_: Any) -> Any:
         raise ValueError("broken")
 
-    monkeypatch.setattr(_shadow, "step_together", broken)
+    monkeypatch.setattr(_shadow, "in_float32", broken)
     model = small_model()
     with dlsim.Recorder(model, tmp_path) as rec:
         train(model, rec, 2)

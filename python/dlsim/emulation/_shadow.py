@@ -242,7 +242,9 @@ def check_plan(
     run = _shadow_of(model, loss_of, keep_float32, format, scale, searched=searched)
     with _unchanged(model) as restore:
         for batch in batches:
-            _step_of([run], batch, restore)
+            reference = run.reference(batch, restore)
+            run.beside(reference)
+            reference.go_on()
     return run.check()
 
 
@@ -332,7 +334,8 @@ class Shadow:
 
     def step(self, batch: Any) -> CheckedStep:
         """Runs a step with the weights that the model has now, and leaves all as it was."""
-        return step_together([self], batch)[0]
+        with in_float32(self, batch) as reference:
+            return self.beside(reference)
 
     def check(self) -> PlanCheck:
         """Returns what was found so far; UsageError if no step was finite in float32."""
@@ -356,18 +359,18 @@ class Shadow:
             self._broken_gradients,
         )
 
-    def survey(self, batch: Any) -> Survey:
+    def survey(self, reference: Reference) -> Survey:
         """Runs the forward pass in float32 and in the format, and describes the model's parts."""
-        with _unchanged(self._model) as restore:
-            before = _random_numbers()
-            counts: Mapping[str, Mapping[Any, int]] = {}
-            with suppress(Exception):  # it cannot count in models that differentiate themselves
-                with torch.no_grad(), FlopCounterMode(display=False) as counter:
-                    self._loss_of(self._model, batch)
-                counts = counter.get_flop_counts()
-            restore()
-            before()
-            watch = self._under_rules(lambda forward: self._watch(batch, forward))
+        counts: Mapping[str, Mapping[Any, int]] = {}
+        reference.again()
+        with suppress(Exception):  # it cannot count in models that differentiate themselves
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                self._loss_of(self._model, reference.batch)
+            counts = counter.get_flop_counts()
+        reference.restore()
+        reference.again()
+        watch = self._under_rules(lambda forward: self._watch(reference.batch, forward))
+        reference.restore()
         products = {
             name.partition(".")[2] or ROOT: sum(of_name.values())
             for name, of_name in counts.items()
@@ -381,53 +384,44 @@ class Shadow:
         self._older, self._older_rows = self._steps, self._rows
         self._steps, self._rows = [], {}
 
-    def _reference(self, batch: Any) -> _Reference:
-        """Runs a step in float32."""
+    def reference(self, batch: Any, restore: Callable[[], None]) -> Reference:
+        """Runs a step in float32, and once more if that tells noise; `restore` is _unchanged's."""
+        again = _random_numbers()
         loss, norm = self._run(batch, 1.0, nullcontext())
-        largest = max(
-            (float(one.grad.abs().amax()) for _, one in self._trained() if _has_elements(one.grad)),
-            default=0.0,
-        )
-        norms = {
-            name: math.sqrt(_energy(one.grad))
-            for name, one in self._trained()
-            if one.grad is not None
-        }
+        trained = [(name, one, one.grad) for name, one in self._trained() if one.grad is not None]
+        largest = max((float(g.abs().amax()) for *_, g in trained if g.numel()), default=0.0)
+        norms = {name: math.sqrt(_energy(gradient)) for name, _, gradient in trained}
         gradients = {
-            name: _sampled(one.grad, self._most)
-            for name, one in self._trained()
-            if one.grad is not None and one.dim() > 1
+            name: _sampled(gradient, self._most) for name, one, gradient in trained if one.dim() > 1
         }
+        go_on = _random_numbers()
+        restore()
         least = LIVE * max(norms.values(), default=0.0)
         small = {name for name in gradients if norms[name] < least}
-        return _Reference(loss, norm, largest, gradients, frozenset(small))
+        if small:
+            again()
+            self._drop_noise(batch, gradients, small)
+            restore()
+        return Reference(batch, loss, norm, largest, gradients, again, go_on, restore)
 
-    def _without_noise(self, batch: Any, reference: _Reference) -> _Reference:
-        """Leaves out small gradients that other rounding errors in backward make others."""
+    def _drop_noise(self, batch: Any, gradients: dict[str, torch.Tensor], small: set[str]) -> None:
+        """Drops small gradients that other rounding errors in backward make others."""
         self._run(batch, OTHER_SCALE, nullcontext())
-        gradients = dict(reference.gradients)
         for name, one in self._trained():
-            if name in reference.small and one.grad is not None:
+            if name in small and one.grad is not None:
                 change: Any = _sampled(one.grad, self._most) / OTHER_SCALE - gradients[name]
                 if not _energy(change) < NOISE**2 * _energy(gradients[name]):
                     del gradients[name]
-        return replace(reference, gradients=gradients)
 
-    def _beside(
-        self,
-        reference: _Reference,
-        batch: Any,
-        before: Callable[[], None],
-        restore: Callable[[], None],
-    ) -> CheckedStep:
-        """Runs a step in the format, from the random numbers that `before` restores."""
+    def beside(self, reference: Reference) -> CheckedStep:
+        """Runs a step in the format that has run in float32."""
         broken: tuple[str, ...] = ()
         with KeptFloat32(self._model, self._kept()):
             for scale in self._scales(reference):
                 self._scale = scale
-                before()
-                step = self._in_format(batch, reference)
-                restore()
+                reference.again()
+                step = self._in_format(reference)
+                reference.restore()
                 if not step.overflows:
                     break
                 broken = self._broken_modules()
@@ -436,7 +430,10 @@ class Shadow:
             if step.counts and step.finite:
                 self._compare(reference)
             elif step.counts and not self._culprits and not self._broken_gradients:
-                self._explain(batch, step, before, restore)
+                if step.overflows:
+                    self._broken_gradients = self._broken_modules()
+                else:
+                    self._look(reference)
         if step.overflows and not self._searched:
             self._scale /= 2
         self._steps.append(step)
@@ -447,7 +444,7 @@ class Shadow:
             if parameter.requires_grad and parameter.is_floating_point():
                 yield name, parameter
 
-    def _scales(self, reference: _Reference) -> Iterator[float]:
+    def _scales(self, reference: Reference) -> Iterator[float]:
         """Yields the loss scales that the step is to run at until its gradients are finite."""
         scale = self._scale
         if self._fitted:
@@ -469,19 +466,21 @@ class Shadow:
         """Whether no scale helped the last step."""
         return bool(self._steps) and self._steps[-1].overflows
 
-    def _in_format(self, batch: Any, reference: _Reference) -> CheckedStep:
+    def _in_format(self, reference: Reference) -> CheckedStep:
         """Runs a step in the format."""
         loss = norm = math.nan
         message = ""
         try:
-            loss, norm = self._under_rules(lambda forward: self._run(batch, self._scale, forward))
+            loss, norm = self._under_rules(
+                lambda forward: self._run(reference.batch, self._scale, forward)
+            )
         except (torch.cuda.OutOfMemoryError, Unfollowed):
             raise
         except Exception as error:  # whatever a model raises in 16 bits
             message = f"{type(error).__name__}: {error}".splitlines()[0]
         return CheckedStep(loss, reference.loss, norm, reference.norm, self._scale, message)
 
-    def _compare(self, reference: _Reference) -> None:
+    def _compare(self, reference: Reference) -> None:
         """Adds how the gradients, which carry the scale, differ from float32's."""
         for name, parameter in self._trained():
             expected = reference.gradients.get(name)
@@ -493,19 +492,6 @@ class Shadow:
                 )
                 self._rows.setdefault(name, _Rows()).add(expected, scaled)
 
-    def _explain(
-        self,
-        batch: Any,
-        step: CheckedStep,
-        random_numbers: Callable[[], None],
-        restore: Callable[[], None],
-    ) -> None:
-        """Finds out where the step that has just run breaks."""
-        if step.overflows:
-            self._broken_gradients = self._broken_modules()
-            return
-        self._look(batch, random_numbers, restore)
-
     def _broken_modules(self) -> tuple[str, ...]:
         """Returns the modules that have gradients which are not finite, from the input on."""
         broken = (
@@ -515,23 +501,20 @@ class Shadow:
         )
         return tuple(dict.fromkeys(broken))
 
-    def _look(
-        self, batch: Any, random_numbers: Callable[[], None], restore: Callable[[], None]
-    ) -> None:
-        """Looks for operations that break in the forward pass."""
-        random_numbers()
-        in_float32 = self._watch(batch, nullcontext())
-        restore()
-        random_numbers()
-        in_format = self._under_rules(lambda forward: self._watch(batch, forward))
-        restore()
-        self._culprits = tuple(in_format.culprits(in_float32))
-
-    def look(self, batch: Any) -> None:
+    def look(self, reference: Reference) -> None:
         """Looks for operations that break in a step, also if its loss is finite."""
         if not self._culprits:
-            with _unchanged(self._model) as restore, KeptFloat32(self._model, self._kept()):
-                self._look(batch, _random_numbers(), restore)
+            with KeptFloat32(self._model, self._kept()):
+                self._look(reference)
+
+    def _look(self, reference: Reference) -> None:
+        reference.again()
+        in_float32 = self._watch(reference.batch, nullcontext())
+        reference.restore()
+        reference.again()
+        in_format = self._under_rules(lambda forward: self._watch(reference.batch, forward))
+        reference.restore()
+        self._culprits = tuple(in_format.culprits(in_float32))
 
     def _kept(self) -> list[str]:
         return [name for name in self._names if name != OF_LOSS]
@@ -583,27 +566,11 @@ class Shadow:
         return value, math.sqrt(sum(squares)) if squares else math.nan
 
 
-def step_together(shadows: Sequence[Shadow], batch: Any) -> list[CheckedStep]:
-    """Runs a step of the model that several shadows have, once in float32 for all of them."""
-    with _unchanged(shadows[0]._model) as restore:
-        return _step_of(shadows, batch, restore)
-
-
-def _step_of(
-    shadows: Sequence[Shadow], batch: Any, restore: Callable[[], None]
-) -> list[CheckedStep]:
-    """Runs a step; random numbers go on as after float32's."""
-    before = _random_numbers()
-    reference = shadows[0]._reference(batch)
-    after = _random_numbers()
-    restore()
-    if reference.small:
-        before()
-        reference = shadows[0]._without_noise(batch, reference)
-        restore()
-    steps = [one._beside(reference, batch, before, restore) for one in shadows]
-    after()
-    return steps
+@contextmanager
+def in_float32(shadow: Shadow, batch: Any) -> Iterator[Reference]:
+    """Runs a step in float32, beside which shadows of its model may run it within the context."""
+    with _unchanged(shadow._model) as restore:
+        yield shadow.reference(batch, restore)
 
 
 _PRODUCTS = ("*", "matmul", "bmm", "einsum", "scaled_dot_product_attention", "baddbmm", "linear")
@@ -662,14 +629,26 @@ def _parent(module: str, known: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Reference:
-    """A step in float32: norm and largest magnitude of all gradients, and samples of matrices."""
+class Reference:
+    """A step in float32: norm and largest magnitude of all gradients, and samples of matrices.
 
+    `again` has its random numbers drawn again, `go_on` those that come after it; `restore` makes
+    the model what it was before.
+    """
+
+    batch: Any
     loss: float
     norm: float
     largest: float
     gradients: Mapping[str, torch.Tensor]
-    small: frozenset[str]  # of these, such as may be noise
+    again: Callable[[], None]
+    go_on: Callable[[], None]
+    restore: Callable[[], None]
+
+    @property
+    def counts(self) -> bool:
+        """Whether the step is finite."""
+        return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
 def _sampled(gradient: torch.Tensor, most: int) -> torch.Tensor:
@@ -722,10 +701,6 @@ class _Rows:
 
 def _module_of(parameter: str) -> str:
     return parameter.rpartition(".")[0] or ROOT
-
-
-def _has_elements(gradient: torch.Tensor | None) -> bool:
-    return gradient is not None and gradient.numel() > 0
 
 
 def _energy(tensor: torch.Tensor) -> float:

@@ -68,7 +68,7 @@ class Shadows:
 
     def run(self, number: int, step: Step | Closure) -> None:
         """Runs a step again, once. Raises Unfollowed if that is not possible, and what fails."""
-        from ..emulation._shadow import step_together
+        from ..emulation._shadow import in_float32
 
         if number == self._last:  # a part of it has run
             return
@@ -80,12 +80,15 @@ class Shadows:
                 for one in self._formats.values():
                     one.turn()
             shadows = [one for each in self._formats.values() for one in each.shadows()]
-            if not step_together(shadows, step)[0].counts:
-                return
-            if self._survey is None:
-                self._survey = shadows[0].survey(step)
-            for one in self._formats.values():
-                one.judge(number, step, self._survey)
+            with in_float32(shadows[0], step) as reference:
+                for shadow in shadows:
+                    shadow.beside(reference)
+                if not reference.counts:
+                    return
+                if self._survey is None:
+                    self._survey = shadows[0].survey(reference)
+                for one in self._formats.values():
+                    one.judge(number, reference, self._survey)
             self._steps += 1
         except Unfollowed:
             raise
@@ -165,16 +168,16 @@ class _OfFormat:
         for one in self.shadows():
             one.turn()
 
-    def judge(self, number: int, step: Step | Closure, survey: Any) -> None:
+    def judge(self, number: int, reference: Any, survey: Any) -> None:
         """Looks at what was found with a step, and for a plan if the format fails."""
         from ..emulation._shadow import FEW_STEPS
 
-        self._whole = self._whole and step.whole
+        self._whole = self._whole and reference.batch.whole
         check = self._own.check()
         self._ceilings += _ceilings_of(check, number)
         reason = check.reason(whole=self._whole)
         if reason in ("loss", "gradients"):
-            self._own.look(step)
+            self._own.look(reference)
             check = self._own.check()
         if reason == "not finite" and len(check.steps) > 1:
             self._broken = self._described(check, reason)
@@ -187,7 +190,7 @@ class _OfFormat:
         known = reason == "not finite" or len(check.steps) >= FEW_STEPS
         if reason and known and self._plan is None and self._searches > 0:
             self._searches -= 1
-            search = _Search(self._shadow, survey, self._names, step)
+            search = _Search(self._shadow, survey, self._names, reference)
             self._names = search.run()
             self._sources.update(search.sources)
             self._share = survey.share(self._names)
@@ -252,10 +255,9 @@ class _Search:
     what is not needed is left out, but for `names`, which sufficed at other steps.
     """
 
-    def __init__(
-        self, shadow: Any, survey: Any, names: Sequence[str], step: Step | Closure
-    ) -> None:
-        self._shadow, self._survey, self._names, self._step = shadow, survey, names, step
+    def __init__(self, shadow: Any, survey: Any, names: Sequence[str], reference: Any) -> None:
+        self._shadow, self._survey, self._names = shadow, survey, names
+        self._reference, self._step = reference, reference.batch
         self._leaves = [name for name in survey.order if survey.is_leaf(name)]
         callers = [name for name in survey.callers if name not in ("(loss)", *self._leaves)]
         self._own = [f"{name}/*" for name in callers]
@@ -264,9 +266,7 @@ class _Search:
 
     def step(self, shadow: Any) -> Any:
         """Runs the step; returns what that shows."""
-        from ..emulation._shadow import step_together
-
-        step_together([shadow], self._step)
+        shadow.beside(self._reference)
         return shadow.check()
 
     def run(self) -> tuple[str, ...]:
@@ -298,7 +298,7 @@ class _Search:
             check = self.step(shadow)
             if not check.reason(whole=self._step.whole):
                 return names
-            shadow.look(self._step)
+            shadow.look(self._reference)
             check = shadow.check()
             new = [name for name in self._next(check) if name not in names]
             if not new:
