@@ -331,6 +331,7 @@ class Shadow:
         self._older_rows: dict[str, _Rows] = {}
         self._culprits: tuple[Culprit, ...] = ()
         self._broken_gradients: tuple[str, ...] = ()
+        self._checked: PlanCheck | None = None  # what was found since the last change
 
     def step(self, batch: Any) -> CheckedStep:
         """Runs a step with the weights that the model has now, and leaves all as it was."""
@@ -339,6 +340,8 @@ class Shadow:
 
     def check(self) -> PlanCheck:
         """Returns what was found so far; UsageError if no step was finite in float32."""
+        if self._checked is not None:
+            return self._checked
         steps = (*self._older, *self._steps)
         if not any(one.counts for one in steps):
             raise UsageError(
@@ -350,7 +353,7 @@ class Shadow:
             name: _Rows.error_of([rows[name] for rows in both if name in rows])
             for name in dict.fromkeys(itertools.chain(*both))
         }
-        return PlanCheck(
+        self._checked = PlanCheck(
             self._format.name,
             self._names,
             steps,
@@ -358,6 +361,7 @@ class Shadow:
             self._culprits,
             self._broken_gradients,
         )
+        return self._checked
 
     def survey(self, reference: Reference) -> Survey:
         """Runs the forward pass in float32 and in the format, and describes the model's parts."""
@@ -381,6 +385,7 @@ class Shadow:
 
     def turn(self) -> None:
         """Forgets the steps before the last call, so that `check` reports the latest ones only."""
+        self._checked = None
         self._older, self._older_rows = self._steps, self._rows
         self._steps, self._rows = [], {}
 
@@ -437,6 +442,7 @@ class Shadow:
         if step.overflows and not self._searched:
             self._scale /= 2
         self._steps.append(step)
+        self._checked = None
         return step
 
     def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -515,6 +521,7 @@ class Shadow:
         in_format = self._under_rules(lambda forward: self._watch(reference.batch, forward))
         reference.restore()
         self._culprits = tuple(in_format.culprits(in_float32))
+        self._checked = None
 
     def _kept(self) -> list[str]:
         return [name for name in self._names if name != OF_LOSS]

@@ -53,6 +53,7 @@ class Shadows:
         }
         self._last = -1  # the last step that ran
         self._steps = 0
+        self._found = ""  # what is written down, since the last step that ran
         self._spent, self._cost = 0.0, 0.0  # seconds in all, and of the last step
         self._began = time.perf_counter()
         self.why = ""
@@ -96,7 +97,7 @@ class Shadows:
             self._names = ()
             raise
         finally:
-            self._last = number
+            self._last, self._found = number, ""
             self._cost = time.perf_counter() - began
             self._spent += self._cost
 
@@ -120,10 +121,11 @@ class Shadows:
         """Returns what a reader needs, and which forward tensors have 32 bits under autocast."""
         if not self._steps:
             return ({"shadow": json.dumps({"why": self.why})} if self.why else {}), set()
-        found = {name: one.found() for name, one in self._formats.items()}
+        if not self._found:
+            self._found = json.dumps({name: one.found() for name, one in self._formats.items()})
         modules = {self._recorded_as.get(name) for name in self._survey.wide}
         names = {name for name in forward if module_of(name) in modules}
-        return {"shadow": json.dumps(found)}, names
+        return {"shadow": self._found}, names
 
 
 class _OfFormat:
@@ -178,7 +180,6 @@ class _OfFormat:
         reason = check.reason(whole=self._whole)
         if reason in ("loss", "gradients"):
             self._own.look(reference)
-            check = self._own.check()
         if reason == "not finite" and len(check.steps) > 1:
             self._broken = self._described(check, reason)
         self._plan_steps += 1
