@@ -63,10 +63,9 @@ class ProbeRecorder:
     """
 
     def __init__(self, model: Any, path: str | os.PathLike[str], *, elements: int = 1024) -> None:
-        from .recorder._names import parameters_of
         from .recorder._ranks import ranks_of
         from .recorder._recorder import OPEN
-        from .recorder._selection import models_of
+        from .recorder._selection import models_of, parameters_of
 
         if not isinstance(elements, int) or elements < 1:
             raise UsageError(f"elements: expected at least 1, got {elements!r}")

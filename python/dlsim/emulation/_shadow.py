@@ -65,9 +65,9 @@ class CheckedStep:
     """A step in a format, and the same step in float32.
 
     `gradient_norm` is that of all gradients together, divided by the loss `scale`; NaN if backward
-    did not run. `error` is the first line of what the step raised, or empty. `overflows_above` names
-    the first module, from the loss on, whose gradients overflow at the next larger scale that was
-    tried; empty if none was.
+    did not run. `error` is the first line of what the step raised, or empty. `overflows_above`
+    names the first module, from the loss on, whose gradients overflow at the next larger scale that
+    was tried; empty if none was.
     """
 
     loss: float

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from .._text import ROOT
-from ._modes import is_rerun, is_transformed
+from ._modes import is_transformed
 from ._ranks import is_distributed
 from ._tensors import computed_in, in_backward, is_loss, tensors_in
 
@@ -105,29 +105,61 @@ class ParameterHooks:
             handle.remove()
 
 
-def _ignore(_module: Any, _inputs: Any, _output: Any) -> None:
+def _ignore(*_: Any) -> None:
     """Is the hook of a module that is not recorded."""
 
 
-def _no_hook() -> Callable[[Any, Any, Any], None]:
+def _no_hook() -> Callable[..., None]:
     return _ignore
 
 
-class _ForwardHook:
-    """What a recorded module calls. Copies and pickles of the module get one that does nothing."""
+class ModuleHook:
+    """What a module calls before or after it runs: a bound method, with the module's name first.
 
-    def __init__(self, hooks: ActivationHooks, name: str, wanted: Callable[[str], bool]) -> None:
-        self._hooks = weakref.ref(hooks)
-        self._name = name
-        self._wanted = wanted
+    Copies and pickles of the module get one that does nothing.
+    """
 
-    def __call__(self, _module: Any, _inputs: Any, output: Any) -> None:
-        hooks = self._hooks()
-        if hooks is not None and self._wanted(self._name):
-            hooks.called(self._name, output)
+    def __init__(self, called: Callable[..., None], name: str) -> None:
+        self._called, self._name = weakref.WeakMethod(called), name
+
+    def __call__(self, *values: Any) -> None:
+        called = self._called()
+        if called is not None:
+            called(self._name, *values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _no_hook, ()
+
+
+class Outputs:
+    """What modules have returned in a step, each tensor by the name of the first that did."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._returned: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, with the version
+
+    def call(self, module: str) -> str:
+        """Returns the name of another call of a module: `x`, then `x.call1`."""
+        name, call = module or ROOT, self._calls[module]
+        self._calls[module] += 1
+        return f"{name}.call{call}" if call else name
+
+    def is_new(self, tensor: Any) -> bool:
+        """Returns whether no module has returned this very tensor before, with these values."""
+        held, version = self._returned.get(id(tensor), (None, None))
+        now = 0 if tensor.is_inference() else tensor._version
+        self._returned[id(tensor)] = weakref.ref(tensor), now
+        return held is None or version != now or held() is not tensor
+
+    def clear(self) -> None:
+        """Begins a step."""
+        self._calls.clear()
+        self._returned.clear()
+
+
+def name_of_output(call: str, i: int) -> str:
+    """Returns the name of a tensor among those of one output: `x`, then `x.out1`."""
+    return f"{call}.out{i}" if i else call
 
 
 class ActivationHooks:
@@ -157,9 +189,8 @@ class ActivationHooks:
         self._backward = False  # whether one has left something since the last look
         self.left_out: dict[str, str] = {}
         self._models = models
-        self._calls: dict[str, int] = {}
-        self._watched: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, with the version
-        self._guard = guard
+        self._outputs = Outputs()
+        self._wanted, self._guard = wanted, guard
         self._idle: set[str] = set()  # modules that ran in no step
         self._handles = []
         for name, module in modules.items():
@@ -167,7 +198,7 @@ class ActivationHooks:
             parameters = module.parameters(recurse=False)
             first = {"prepend": True} if any(map(is_distributed, parameters)) else {}
             try:
-                handle = module.register_forward_hook(_ForwardHook(self, name, wanted), **first)
+                handle = module.register_forward_hook(ModuleHook(self.called, name), **first)
             except RuntimeError:  # modules of TorchScript refuse
                 self.left_out[f"{name or ROOT}.act_grad"] = "its module takes no hooks"
             else:
@@ -175,8 +206,10 @@ class ActivationHooks:
                 if _is_called(module):
                     self._idle.add(name)
 
-    def called(self, name: str, output: Any) -> None:
+    def called(self, name: str, _module: Any, _inputs: Any, output: Any) -> None:
         """Watches for the gradients of what a module has returned."""
+        if not self._wanted(name):
+            return
         self._idle.discard(name)
         if is_transformed():
             return
@@ -193,27 +226,14 @@ class ActivationHooks:
             return
         if not self.types and (computed := computed_in(tensors[0])) is not None:
             self.types.add(computed)
-        call = self._calls.get(name, 0)
-        self._calls[name] = call + 1
+        call = self._outputs.call(name)
         for i, tensor in enumerate(tensors):
-            if self._is_watched(tensor) or is_loss(tensor, of_model=name in self._models):
+            if is_loss(tensor, of_model=name in self._models) or not self._outputs.is_new(tensor):
                 continue
-            parts = (
-                name or ROOT,
-                f"call{call}" if call else "",
-                f"out{i}" if i else "",
-                "act_grad",
-            )
             if tensor.grad_fn is not None and tensor._version > 0:
                 # torch would add to the hooks on the values before a change in place. Those stay.
                 tensor._backward_hooks = None
-            tensor.register_hook(self._tensor_hook(".".join(filter(None, parts))))
-            self._watched[id(tensor)] = (weakref.ref(tensor), tensor._version)
-
-    def _is_watched(self, tensor: Any) -> bool:
-        """Returns whether a module has returned this very tensor before, with these values."""
-        held, version = self._watched.get(id(tensor), (None, None))
-        return held is not None and version == tensor._version and held() is tensor
+            tensor.register_hook(self._tensor_hook(f"{name_of_output(call, i)}.act_grad"))
 
     def _tensor_hook(self, name: str) -> Callable[[Any], None]:
         own = weakref.ref(self)  # a loss that is kept keeps its graph, and that this hook
@@ -228,22 +248,18 @@ class ActivationHooks:
 
     def take(self) -> tuple[dict[str, Any], list[str]]:
         """Returns what Seen.take returns, and counts calls from 0 again."""
-        self._forget_calls()
+        self._outputs.clear()
         return self.seen.take()
 
     def clear(self) -> None:
         """Forgets what was seen."""
-        self._forget_calls()
+        self._outputs.clear()
         self.seen.clear()
         self.types.clear()
 
     def idle(self) -> list[str]:
         """Returns the names of the tensors of modules that never ran in a recorded step."""
         return [f"{name or ROOT}.act_grad" for name in sorted(self._idle)]
-
-    def _forget_calls(self) -> None:
-        self._calls.clear()
-        self._watched.clear()
 
     def remove(self) -> None:
         """Removes all hooks."""
@@ -263,125 +279,3 @@ def _is_called(module: Any) -> bool:
         and getattr(forward, "__qualname__", "") != "LightningModule.forward"
         and name != "NonDynamicallyQuantizableLinear"
     )
-
-
-# -- Which gradients of a backward pass are nothing but the rounding errors of float32
-
-# Of what softmax's backward subtracts, the norm of what is left if that is rounding error: see
-# docs/evidence.md.
-_NOISE = 2.0**-18
-
-
-class Noise:
-    """Finds gradients of scores that cancel, as those of equal or single values do.
-
-    The gradient of scores is p (g - sum(p g)) of the result p of a softmax and its gradient g. What
-    is tiny against p g is rounding error, and so is all that backward makes of nothing else. The
-    consumers of a tensor are those that autograd knows from the outputs of a model on.
-    """
-
-    def __init__(self, parameters: Mapping[str, Any], guard: Guard) -> None:
-        self._parameters, self._guard = parameters, guard
-        self._outputs: list[Any] = []  # nodes of autograd
-        self._reached: set[Any] = set()  # from these
-        self._named: list[tuple[str, Any, int]] = []  # name, node and which of its results
-        self._softmaxes: list[Any] = []  # nodes
-        self._shares: list[tuple[Any, Any]] = []  # of a softmax: its node, and how much is left
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._outputs.clear()
-        self._reached.clear()
-        self._named.clear()
-        self._softmaxes.clear()
-        self._shares.clear()
-
-    def name(self, name: str, tensor: Any) -> None:
-        """Says by which name the gradient of a tensor is recorded."""
-        if tensor.grad_fn is not None:
-            self._named.append((name, tensor.grad_fn, tensor.output_nr))
-
-    def add_output(self, tensor: Any) -> None:
-        """Says that a tensor is an output of a model; looks for softmaxes before it."""
-        if tensor.grad_fn is not None:
-            self._outputs.append(tensor.grad_fn)
-            for node in _nodes_from(tensor.grad_fn, self._reached):
-                if node.name().startswith("SoftmaxBackward"):
-                    self._watch(node)
-
-    def _watch(self, node: Any) -> None:
-        """Looks at the gradient of the result of a softmax, when there is one."""
-        own, at = weakref.ref(self), len(self._softmaxes)  # what it holds must not hold the node
-        self._softmaxes.append(node)
-        dim = node._saved_dim
-        dim = dim - 2**64 if dim >= 2**63 else dim
-
-        def hook(made: Any, given: Any) -> None:
-            noise = own()
-            if noise is not None and not is_rerun():
-                noise._guard(lambda: noise._measure(at, dim, made[0], given[0]))
-
-        node.register_hook(hook)
-
-    def _measure(self, at: int, dim: int, made: Any, given: Any) -> None:
-        import torch
-
-        if made is None or given is None or torch.is_grad_enabled():
-            return  # what differentiates again is no backward pass of a loss
-        if at < len(self._softmaxes):
-            # Of p g at least this, where p is the same for all; reading p might compute it again.
-            whole = torch.linalg.vector_norm(given) / given.shape[dim]
-            share = torch.linalg.vector_norm(made) / whole
-            self._shares.append((self._softmaxes[at], share))
-
-    def names(self) -> list[str]:
-        """Returns the names of gradients that are noise."""
-        found = {node for node, share in self._shares if float(share) < _NOISE}
-        if not found:
-            return []
-        real, edges = self._consumers(found)
-        names = [name for name, *end in self._named if edges[tuple(end)] and not real[tuple(end)]]
-        known = {id(one): name for name, one in self._parameters.items()}
-        for node, at in edges:
-            name = known.get(id(getattr(node, "variable", None)))
-            if name is not None and not real[node, at]:
-                names.append(f"{name}.grad")
-        return sorted(names)
-
-    def _consumers(self, found: set[Any]) -> tuple[Counter[Any], Counter[Any]]:
-        """Returns by result of a node how many gradients of consumers are no noise, and are all."""
-        edges: Counter[Any] = Counter()
-        waits: Counter[Any] = Counter()  # of a node
-        nodes, left = set(self._outputs), list(self._outputs)
-        while left:
-            for end in left.pop().next_functions:
-                if end[0] is None:
-                    continue
-                edges[end] += 1
-                waits[end[0]] += 1
-                if end[0] not in nodes:
-                    nodes.add(end[0])
-                    left.append(end[0])
-        real = edges.copy()
-        waits.update(self._outputs)  # a loss may be made of them
-        left = [node for node in found if node in nodes]
-        while left:
-            for end in left.pop().next_functions:
-                if end[0] is None:
-                    continue
-                real[end] -= 1
-                waits[end[0]] -= 1
-                if waits[end[0]] == 0:
-                    left.append(end[0])
-        return real, edges
-
-
-def _nodes_from(node: Any, reached: set[Any]) -> Iterator[Any]:
-    """Yields a node of autograd and those that its result was computed from, but for `reached`."""
-    left = [node]
-    while left:
-        one = left.pop()
-        if one is not None and one not in reached:
-            reached.add(one)
-            left += [end[0] for end in one.next_functions]
-            yield one

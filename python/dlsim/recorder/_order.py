@@ -10,7 +10,6 @@ from typing import Any
 
 from .._errors import Error
 from ._hooks import Guard
-from ._names import smallest_of
 from ._ranks import Ranks, changes_gradients, kinds_of_sharding
 from ._scaler import (
     WatchedUpdate,
@@ -21,6 +20,7 @@ from ._scaler import (
     tells_skips,
     unscaled_in,
 )
+from ._selection import smallest_of
 from ._tensors import in_backward
 
 # -- What was done to the values of gradients between backward and the optimizer's step

@@ -26,8 +26,8 @@ from ..arrays._dtypes import name_of_dtype
 from ..profiles import step_file, steps_in
 from ..traces._safetensors import header_of, rank_of
 from ..traces._writer import TraceWriter
-from ._names import class_of
 from ._ranks import Ranks, process_group
+from ._selection import class_of
 from ._tensors import NamedArray, named_arrays
 
 # -- Gradients of a step that is not complete, in files: accumulation would fill the memory

@@ -14,7 +14,7 @@ from .._errors import UsageError
 from .._text import ROOT
 from ..arrays._dtypes import format_of
 from ._again import Closure, Step, Unfollowed
-from ._names import modules_of
+from ._selection import modules_of
 
 FORMATS = ("fp16", "bf16", "cb16")
 
