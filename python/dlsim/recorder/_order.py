@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from .._errors import Error
@@ -216,21 +216,27 @@ class StepOrder:
     It knows the parameters that got a gradient since `clear`, and that optimizers of theirs have
     stepped after it; then it calls `restart`, since what comes is another step, and `revoke` if
     what optimizers are given shows that the last step was recorded wrongly. Only what it has seen
-    counts: where no hook runs, nothing is wrong. With `compares` it keeps the gradient of a small
-    parameter to tell clipping from other changes in place, such as rounding.
+    counts: where no hook runs, nothing is wrong. Unless communication may change gradients, it
+    keeps that of a small parameter to tell clipping from other changes in place, such as rounding.
+    It looks at none of sharded parameters, or unless `active`.
     """
 
     def __init__(
         self,
+        models: Collection[Any],
         parameters: Mapping[str, Any],
         wanted: Callable[[str], bool],
         guard: Guard,
-        restart: Callable[[], None],
+        ranks: Ranks,
         *,
+        restart: Callable[[], None],
         revoke: Callable[[Error], None],
-        scaler: Any = None,
-        compares: bool = True,
+        scaler: Any,
+        active: bool,
     ) -> None:
+        if not active or ranks.is_shard or kinds_of_sharding(models):
+            parameters = {}
+        compares = ranks.kind == "single" and not changes_gradients(models)
         self._wanted, self._guard, self._restart = wanted, guard, restart
         self._revoke = revoke
         self._scaler = scaler
@@ -464,25 +470,3 @@ def _before_of(name: str, order: weakref.ref[StepOrder]) -> Callable[[Any], None
             held._guard(lambda: held._leftovers.coming(name, gradient))
 
     return hook
-
-
-def order_of(
-    models: Iterable[Any],
-    parameters: Mapping[str, Any],
-    wanted: Callable[[str], bool],
-    guard: Guard,
-    ranks: Ranks,
-    *,
-    restart: Callable[[], None],
-    revoke: Callable[[Error], None],
-    scaler: Any,
-    active: bool,
-) -> StepOrder:
-    """Returns what looks at the gradients of `parameters`, at none if they are not in `.grad`."""
-    models = list(models)
-    active = active and not ranks.is_shard and not kinds_of_sharding(models)
-    compares = ranks.kind == "single" and not changes_gradients(models)
-    looked_at = parameters if active else {}
-    return StepOrder(
-        looked_at, wanted, guard, restart, revoke=revoke, scaler=scaler, compares=compares
-    )

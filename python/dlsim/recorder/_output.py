@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 from weakref import WeakValueDictionary
 
 from .._core import ProfileWriter, __version__
@@ -262,31 +262,6 @@ class Part(NamedTuple):
     spilled: Mapping[str, Spilled] = {}
 
 
-class Sink(Protocol):
-    """Takes the parts of a step, one by one, then the step: micro-steps, or one part without."""
-
-    def describe(self, description: Mapping[str, str]) -> None:
-        """Says something else of the output, which has no steps of this recorder."""
-
-    def add(self, step: int, part: Part) -> None:
-        """Takes a part; nothing of it is held when this returns."""
-
-    def finish(self, step: int) -> None:
-        """Completes the step."""
-
-    def drop(self) -> None:
-        """Forgets the parts of a step that is not finished."""
-
-    def forget(self, step: int) -> None:
-        """Removes `step` and later steps, which were finished."""
-
-    def close(self) -> None:
-        """Completes the output."""
-
-    def bytes_on_disk(self) -> int:
-        """Returns the bytes written so far."""
-
-
 _OFFER = "existing='replace', as for a cell that runs again, or existing='continue'"
 
 
@@ -314,7 +289,10 @@ def _lock_of(path: Path, rank: int | None) -> Lock:
 
 
 class TraceSink:
-    """A directory of step files. Parts wait in a directory inside until their step is complete."""
+    """A directory of step files. Parts wait in a directory inside until their step is complete.
+
+    Parts come one by one, then the step: micro-steps, or one part without. Nothing of them is held.
+    """
 
     def __init__(
         self, path: Path, description: Mapping[str, str], ranks: Ranks, existing: Existing
@@ -527,6 +505,9 @@ class NoSink(ProfileSink):
         """Removes the folder."""
         super().close()
         self._folder.cleanup()
+
+
+Sink = TraceSink | ProfileSink
 
 
 # -- Which of them a recorder has, and what it says there about itself

@@ -6,21 +6,24 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import cleandoc
-from typing import Any, Protocol
+from typing import Any
 
-from .._errors import InputError, UsageError
+from .._errors import Error, InputError, UsageError
 from ._background import Background
 from ._loop import Loop
-from ._order import order_of
+from ._modes import in_recorder
+from ._order import StepOrder
 from ._output import Existing, description_of, is_profile, one_of, output_of
 from ._pace import AUTO, forward_steps, pace_of
 from ._ranks import Pieces, ranks_of
-from ._report import Calls, Report
+from ._report import Report
 from ._selection import Choice, Patterns, models_of
 from ._shadows import FORMATS, Shadows, formats_of
 from ._snapshot import HostCopies, Parts
@@ -76,36 +79,16 @@ ARGUMENTS = """
 # -- What happens to open recorders when their process ends, or in one that is forked from it
 
 
-class Closable(Protocol):
-    """A recorder, as far as endings need it."""
-
-    def close(self) -> None:
-        """Completes the output."""
-
-    def _leave(self) -> None:
-        """Ends recording in a forked process."""
-
-
-class Abandonable(Protocol):
-    """The output of a recorder, which outlives it."""
-
-    def abandon(self) -> None:
-        """Completes the output. Never raises."""
-
-    def leave(self) -> None:
-        """Forgets the output in a forked process."""
-
-
-# Recorders that a program has forgotten to close, which its end closes.
-OPEN: weakref.WeakSet[Closable] = weakref.WeakSet()
+# Recorders, of probes too, that a program has forgotten to close, which its end closes.
+OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 # Outputs of recorders that nobody refers to any more. The garbage collector may find one at any
 # moment, in any thread and under any lock, so nothing is done there but to write it down.
-_ABANDONED: list[tuple[Abandonable, Callable[[], None]]] = []
+_ABANDONED: list[tuple[Background, Callable[[], None]]] = []
 
 
 def when_collected(
-    recorder: Closable, output: Abandonable, end: Callable[[], None]
+    recorder: Recorder, output: Background, end: Callable[[], None]
 ) -> weakref.finalize[Any, Any]:
     """Returns what keeps the output of a recorder that is collected; detach it in `close`.
 
@@ -219,7 +202,7 @@ class Recorder:
         self._steps = Background(output, self._report, pace, raises=raises)
         unheld = partial(self._choice.uncompiled.hold, False)
         self._collected = when_collected(self, self._steps, unheld)
-        self._calls = Calls(self._report, raises=raises)
+        self._inside: dict[str, int] = {}  # the thread that is in a call
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._micro_steps, self._completed = micro_steps, False
         self._loop = loop = Loop(
@@ -232,8 +215,8 @@ class Recorder:
             records=self._ranks.records,
             raises=raises,
         )
-        order = order_of(
-            models.values(),
+        order = StepOrder(
+            list(models.values()),
             self._choice.parameters,
             self._choice.parameter,
             loop.guarded,
@@ -304,7 +287,7 @@ class Recorder:
         """
         if not self._micro_steps:
             raise UsageError("micro_step: not prepared, expected Recorder(..., micro_steps=True)")
-        with self._calls.one("micro_step") as alone:
+        with self._alone("micro_step") as alone:
             if alone:
                 self._loop.micro_step(scale, step, {"loss": loss, **metadata})
 
@@ -328,7 +311,7 @@ class Recorder:
         make, and needs no scale. Raises TypeError if no scale is known.
         """
         taken = None
-        with self._calls.one("step") as alone:
+        with self._alone("step") as alone:
             if alone:
                 taken = self._loop.step(scale, step, {"loss": loss, **metadata}, again)
         if self._tells_size and self._report.tensors:
@@ -375,6 +358,23 @@ class Recorder:
         self._sources.end_forward()
         self._steps.leave()
         OPEN.discard(self)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[bool]:
+        """Measures a call; counts an error, and yields False, if another thread is in one."""
+        began, own = time.perf_counter(), threading.get_ident()
+        # One bytecode looks and enters, so that no other thread comes in between.
+        if self._inside.setdefault("thread", own) != own:
+            with self._loop.counting(name):
+                raise Error("another thread is in a call of this recorder, expected one at a time")
+            yield False
+            return
+        try:
+            with in_recorder():
+                yield True
+        finally:
+            self._report.seconds += time.perf_counter() - began
+            self._inside.clear()
 
     @contextmanager
     def _opening(self) -> Iterator[None]:

@@ -5,50 +5,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .._errors import Error
 from .._text import bytes_text, counted
-from ._modes import in_recorder
-
-# -- Steps that were to be recorded and were not, as the next recorded step tells them
-
-
-class Refusals:
-    """Counts steps that failed, since the last one that was recorded; keeps what the first said."""
-
-    def __init__(self) -> None:
-        self._since, self._first = 0, ""
-        self._told: tuple[int, str] = (0, "")  # by the last step that was recorded
-
-    def add(self, message: str) -> None:
-        """Counts a step."""
-        self._since, self._first = self._since + 1, self._first or message
-
-    def metadata(self) -> dict[str, str]:
-        """Returns what the next step says of them."""
-        if self._since == 0:
-            return {}
-        return {"refused": str(self._since), "refused_first": self._first}
-
-    def recorded(self) -> None:
-        """Says that a step with these metadata was recorded."""
-        self._told = self._since, self._first
-        self._since, self._first = 0, ""
-
-    def revoked(self, message: str) -> None:
-        """Says that this step was removed, and why: what it told is to be told again."""
-        since, first = self._told
-        self._since, self._first = since + self._since, first or self._first
-        self._told = 0, ""
-        self.add(message)
-
-
-# -- What a recorder has done, and what went wrong without stopping the training
 
 _LOG = logging.getLogger("dlsim.recorder")
 _MESSAGES_KEPT = 20
@@ -83,9 +44,9 @@ class Report:
     `every` is the distance of the steps that are recorded now, if the recorder has chosen it.
     `seconds` is the time spent in the recorder's own calls, without its hooks. `errors` counts
     failures, `messages` are the first of them, and `refused` the steps that were not recorded for
-    them. `left_out` says of each tensor that was missing in a
-    recorded step why. `tensors` are those of the last recorded step, `step_bytes` their bytes, and
-    `bytes` what all steps take on the disk.
+    them. `left_out` says of each tensor that was missing in a recorded step why. `tensors` are
+    those of the last recorded step, `step_bytes` their bytes, and `bytes` what all steps take on
+    the disk.
     """
 
     path: str
@@ -98,8 +59,11 @@ class Report:
     tensors: tuple[RecordedTensor, ...] = ()
     every: int | None = None
     refused: int = 0
-    _refusals: Refusals = field(default_factory=Refusals, repr=False, compare=False)
     _latest: str = field(default="", repr=False, compare=False)  # error
+    # How many steps were refused since the last one that was recorded, and why the first was; and
+    # what that one told of those before it.
+    _since: tuple[int, str] = field(default=(0, ""), repr=False, compare=False)
+    _told: tuple[int, str] = field(default=(0, ""), repr=False, compare=False)
 
     @property
     def step_bytes(self) -> int:
@@ -130,20 +94,23 @@ class Report:
     def refuse(self) -> None:
         """Notes that a step was not recorded, for the error that was counted last."""
         self.refused += 1
-        self._refusals.add(self._latest)
-
-    def revoke(self) -> None:
-        """Notes that the step that was recorded last was removed for that error."""
-        self.refused += 1
-        self._refusals.revoked(self._latest)
+        self._since = self._since[0] + 1, self._since[1] or self._latest
 
     def refusals(self) -> dict[str, str]:
         """Returns what the next step is to say of those before it that were not recorded."""
-        return self._refusals.metadata()
+        count, first = self._since
+        return {"refused": str(count), "refused_first": first} if count else {}
 
     def recorded(self) -> None:
         """Notes that it said so, and was recorded."""
-        self._refusals.recorded()
+        self._told, self._since = self._since, (0, "")
+
+    def revoke(self) -> None:
+        """Notes that this step was removed for the last error: what it told is to be told again."""
+        count, first = self._told
+        self._since = count + self._since[0], first or self._since[1]
+        self._told = 0, ""
+        self.refuse()
 
     def choose(self, every: int, step: int) -> None:
         """Notes the distance of the steps that are recorded from `step` on; logs the first."""
@@ -214,31 +181,3 @@ class Report:
         if self.every is not None:
             text += f", recording {'all' if self.every == 1 else f'multiples of {self.every}'} now"
         return f"{text}, first: {self.messages[0]}" if self.messages else text
-
-
-# -- Calls of a recorder: one at a time, and measured
-
-
-class Calls:
-    """Lets one thread at a time be in a call."""
-
-    def __init__(self, report: Report, *, raises: bool) -> None:
-        self._report, self._raises = report, raises
-        self._inside: dict[str, int] = {}  # the thread that is in a call
-
-    @contextmanager
-    def one(self, name: str) -> Iterator[bool]:
-        """Measures a call; counts an error, and yields False, if another thread is in one."""
-        began, own = time.perf_counter(), threading.get_ident()
-        # One bytecode looks and enters, so that no other thread comes in between.
-        if self._inside.setdefault("thread", own) != own:
-            with self._report.counting(name, raises=self._raises):
-                raise Error("another thread is in a call of this recorder, expected one at a time")
-            yield False
-            return
-        try:
-            with in_recorder():
-                yield True
-        finally:
-            self._report.seconds += time.perf_counter() - began
-            self._inside.clear()
