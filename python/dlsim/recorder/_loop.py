@@ -17,13 +17,13 @@ from ._pace import Pace
 from ._report import Report
 from ._scaler import scale_of
 from ._selection import Choice
-from ._snapshot import Parts, described
+from ._snapshot import described
 from ._sources import Sources
 from ._watch import Watching
 
 
 class Loop:
-    """Takes what each step leaves, by `sources` and `parts`, to where `steps` writes it.
+    """Takes what each step leaves, by `sources`, to where `steps` writes it.
 
     `attach` says what they are; before that nothing is called but what hooks call. What fails is
     counted in `report`, or raised if `raises`.
@@ -53,9 +53,9 @@ class Loop:
         self.called = False  # whether any step was taken
         self._taken = False  # whether the last call recorded a step, which nobody has revoked
 
-    def attach(self, sources: Sources, parts: Parts, watching: Watching | None) -> None:
-        """Says where gradients come from, what makes parts of them, and what looks at them."""
-        self._sources, self._parts, self._watching = sources, parts, watching
+    def attach(self, sources: Sources, watching: Watching | None) -> None:
+        """Says what gives the steps, and what looks at them."""
+        self._sources, self._watching = sources, watching
 
     def start(self) -> None:
         """Begins the first step."""
@@ -105,7 +105,7 @@ class Loop:
     def spill(self) -> None:
         """Puts aside what the step has left so far."""
         before, self._incomplete = self._incomplete, True
-        self._steps.put_aside(self._parts.take_early())
+        self._steps.put_aside(self._sources.take_early())
         self._incomplete = before
 
     def restart(self) -> None:
@@ -219,7 +219,7 @@ class Loop:
             micro = self._micro if self._micro_steps else None
             if self._micro == 0:
                 metadata = {**metadata, **self._report.refusals()}
-            part = self._parts.take(self._next, micro, grad_scale, metadata)
+            part = self._sources.take(self._next, micro, grad_scale, metadata)
             part = self._steps.completed(part)
             self._steps.add(self._next, part)
             if self._watching is not None:

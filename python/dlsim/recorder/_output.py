@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shlex
@@ -24,7 +23,6 @@ from .._values import text_of
 from ..arrays._arguments import listed
 from ..arrays._dtypes import name_of_dtype
 from ..profiles import step_file, steps_in
-from ..traces._safetensors import header_of, rank_of
 from ..traces._writer import TraceWriter
 from ._ranks import Ranks, process_group
 from ._selection import class_of
@@ -178,71 +176,6 @@ class Lock:
         self._file.close()
 
 
-# -- Adds tensors of other files to a file of safetensors
-
-_COPIED_AT_ONCE = 1 << 24
-
-
-class _Place(NamedTuple):
-    """Where a file has a tensor; `entry` is what its header says."""
-
-    name: str
-    entry: Mapping[str, Any]
-    path: Path
-    begin: int
-
-    @property
-    def size(self) -> int:
-        first, last = self.entry["data_offsets"]
-        return int(last - first)
-
-
-def append(path: Path, spilled: Mapping[str, Spilled]) -> None:
-    """Adds tensors to a file of safetensors; copies bytes, and holds no tensor."""
-    places: list[_Place] = []
-    for source in dict.fromkeys(one.path for one in spilled.values()):
-        found = _places_in(source)[1]
-        places += [one for one in found if one.name in spilled and spilled[one.name].path == source]
-    metadata, later = _places_in(path)
-    # What was put aside came before the rest.
-    places = sorted(places + later, key=lambda one: rank_of(one.name, one.entry["dtype"]))
-    joined = path.with_name(f"{path.name}.tmp")
-    with joined.open("wb") as target:
-        target.write(header_of(metadata, {one.name: (one.entry, one.size) for one in places}))
-        _copy(places, target)
-    shutil.copymode(path, joined)
-    os.replace(joined, path)
-
-
-def _places_in(path: Path) -> tuple[dict[str, str], list[_Place]]:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    metadata = header.pop("__metadata__", {})
-    begin = 8 + length
-    return metadata, [
-        _Place(name, entry, path, begin + entry["data_offsets"][0])
-        for name, entry in header.items()
-    ]
-
-
-def _copy(places: Iterable[_Place], target: Any) -> None:
-    files = {path: path.open("rb") for path in {one.path for one in places}}
-    try:
-        for one in places:
-            source, left = files[one.path], one.size
-            source.seek(one.begin)
-            while left > 0:
-                block = source.read(min(left, _COPIED_AT_ONCE))
-                if not block:
-                    raise OSError(f"{one.path}: was cut while it was read")
-                target.write(block)
-                left -= len(block)
-    finally:
-        for file in files.values():
-            file.close()
-
-
 # -- A trace or a profile that takes steps
 
 Existing = Literal["refuse", "replace", "continue"]
@@ -344,11 +277,11 @@ class TraceSink:
         """Writes a part where no reader looks."""
         if self._parts is None:
             self._parts = TraceWriter(self._waiting, describes=False)
-        path = self._parts.write(
-            step, part.tensors, part.metadata, micro=part.micro, rank=self._rank
-        )
-        if part.spilled:
-            append(path, part.spilled)
+        tensors: dict[str, Any] = {}
+        for spilled in loaded(part.spilled):  # which came before the rest; no memory holds it
+            tensors.update(spilled)
+        tensors.update(part.tensors)
+        self._parts.write(step, tensors, part.metadata, micro=part.micro, rank=self._rank)
 
     def finish(self, step: int) -> None:
         """Moves the parts to where readers find them."""

@@ -22,11 +22,11 @@ from ._modes import in_recorder
 from ._order import StepOrder
 from ._output import Existing, description_of, is_profile, one_of, output_of
 from ._pace import AUTO, forward_steps, pace_of
-from ._ranks import Pieces, ranks_of
+from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Choice, Patterns, models_of
 from ._shadows import FORMATS, Shadows, formats_of
-from ._snapshot import HostCopies, Parts
+from ._snapshot import HostCopies
 from ._sources import Sources, gradients_of
 from ._tensors import check_on_device
 from ._watch import Watching
@@ -184,8 +184,6 @@ class Recorder:
             fixed=self._ranks.kind not in ("single", "reduced"),
         )
         self._choice = Choice(models, gradients, activations, pace, inference=inference)
-        copies = HostCopies(borrowed=not micro_steps, on_device=on_device)
-        pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
         output = output_of(
             path,
             self._ranks,
@@ -232,6 +230,7 @@ class Recorder:
             shadows = Shadows(models, formats)
             self._choice.due = shadows.due
         self._sources = Sources(
+            list(models.values()),
             self._choice,
             gradients_of(gradient_of, micro_steps=micro_steps),
             order,
@@ -240,12 +239,14 @@ class Recorder:
             count=loop.count,
             spill=loop.spill,
             shadows=shadows,
+            copies=HostCopies(borrowed=not micro_steps, on_device=on_device),
+            ranks=self._ranks,
+            left_out=self._report.left_out,
         )
-        parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
         self._watching = None
         if watch is not None and self._ranks.records:
             self._watching = Watching(watch, scaler, loop.counting)
-        loop.attach(self._sources, parts, self._watching)
+        loop.attach(self._sources, self._watching)
         if self._ranks.records:
             self._start()
 
@@ -332,7 +333,7 @@ class Recorder:
             self._steps.settle()  # then all steps are counted
         with self._loop.counting("close"):
             if self._report.steps > 0:
-                self._sources.note_idle(self._report.left_out)
+                self._sources.note_idle()
             self._sources.remove_hooks()
         with self._loop.counting("close"):
             self._steps.close()
@@ -389,7 +390,7 @@ class Recorder:
     def _start(self) -> None:
         with self._opening():
             self._steps.open()
-        self._sources.add_hooks(self._report.left_out)
+        self._sources.add_hooks()
         OPEN.add(self)
         self._loop.start()
 

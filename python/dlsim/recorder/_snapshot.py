@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step records, as it is when it is asked for: tensors in host memory, and metadata."""
+"""Tensors in host memory, as they were when they were asked for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 from ..arrays._dtypes import VALUES
 from ._output import Part
-from ._ranks import Pieces, Ranks
 from ._report import RecordedTensor
-from ._sources import Sources
 from ._tensors import device_of, name_of_dtype, role_of
 
 
@@ -120,52 +118,3 @@ def in_host_memory(tensors: Mapping[str, Any], left_out: dict[str, str]) -> dict
         for name, tensor in found.items()
         if tensor is not None
     }
-
-
-def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:
-    """Returns metadata as text; numbers in tensors as those of Python. None is left out."""
-    texts = {}
-    for key, value in metadata.items():
-        item = getattr(value, "item", None)
-        known = item() if callable(item) else value
-        if known is not None:
-            texts[key] = str(known)
-    return texts
-
-
-class Parts:
-    """The way of gradients from the model to the host; notes in `left_out` what does not take it.
-
-    The tensors of a part stay as they are until the next is made, but those on a device.
-    """
-
-    def __init__(
-        self,
-        sources: Sources,
-        pieces: Pieces,
-        copies: HostCopies,
-        ranks: Ranks,
-        left_out: dict[str, str],
-    ) -> None:
-        self._sources, self._pieces, self._copies = sources, pieces, copies
-        self._ranks, self._left_out = ranks, left_out
-
-    def take(
-        self, step: int, micro: int | None, grad_scale: str, metadata: Mapping[str, object]
-    ) -> Part:
-        """Returns the gradients of a step, or of a micro-step alone. Raises Error without any."""
-        found = self._sources.take(step, float(grad_scale), self._left_out)
-        own = self._pieces.own(found, self._left_out)
-        host = self._copies.take(own, self._left_out)
-        texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
-        texts.update(self._pieces.metadata(self._sources.metadata()))
-        if micro is not None:
-            texts["micro_step"] = str(micro)
-        if self._ranks.kind == "separate":
-            texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-        return Part(micro, float(grad_scale), texts, host)
-
-    def take_early(self) -> dict[str, Any]:
-        """Returns what earlier batches of a step have left; the next `take` gives the rest."""
-        own = self._pieces.own(self._sources.take_early(), self._left_out)
-        return in_host_memory(own, self._left_out)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where gradients come from: the parameters, and what hooks have seen."""
+"""What a step records of a model: gradients, as far as hooks see them, and its forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -13,9 +13,12 @@ from ._again import Closure, Unfollowed
 from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
 from ._order import StepOrder
+from ._output import Part
+from ._ranks import Pieces, Ranks
 from ._report import NEVER_CALLED
 from ._selection import Choice
 from ._shadows import Shadows, module_of
+from ._snapshot import HostCopies, in_host_memory
 from ._tensors import Features
 
 
@@ -52,11 +55,23 @@ _IN_FLOAT32 = frozenset(
 )
 
 
+def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:
+    """Returns metadata as text; numbers in tensors as those of Python. None is left out."""
+    texts = {}
+    for key, value in metadata.items():
+        item = getattr(value, "item", None)
+        known = item() if callable(item) else value
+        if known is not None:
+            texts[key] = str(known)
+    return texts
+
+
 class Sources:
-    """All that one step records of a model, as far as it is chosen."""
+    """All that one step records of a model, as far as it is chosen; `left_out` says what is not."""
 
     def __init__(
         self,
+        models: Collection[Any],
         choice: Choice,
         gradient_of: Callable[[Any], Any],
         order: StepOrder,
@@ -65,7 +80,10 @@ class Sources:
         micro_steps: bool,
         count: Callable[[Error], None],
         spill: Callable[[], None],
-        shadows: Shadows | None = None,
+        shadows: Shadows | None,
+        copies: HostCopies,
+        ranks: Ranks,
+        left_out: dict[str, str],
     ) -> None:
         self._choice = choice
         self._gradient_of = gradient_of
@@ -74,6 +92,8 @@ class Sources:
         self._guard = guard
         self._count = count
         self._spill, self._shadows = spill, shadows
+        self._copies, self._ranks, self._left_out = copies, ranks, left_out
+        self._pieces = Pieces(models, choice.parameters, ranks)
         self._of_parameters: ParameterHooks | None = None
         self._of_activations: ActivationHooks | None = None
         self._forward: ForwardPass | None = None
@@ -84,8 +104,8 @@ class Sources:
         self._again: Callable[[], Any] | None = None
         self._values = False  # whether the parameters themselves are to be taken, too
 
-    def add_hooks(self, left_out: dict[str, str]) -> None:
-        """Adds what is needed besides the parameters' own gradients; notes what has no hook."""
+    def add_hooks(self) -> None:
+        """Adds what is needed besides the parameters' own gradients."""
         choice = self._choice
         self._order.add_hooks()
         if self._micro_steps:
@@ -95,7 +115,7 @@ class Sources:
             self._of_activations = ActivationHooks(
                 choice.modules, choice.module, self._guard, choice.models, spill
             )
-            left_out.update(self._of_activations.left_out)
+            self._left_out.update(self._of_activations.left_out)
         if self._shadows is not None or (choice.modules and choice.takes_forward):
             self._forward = ForwardPass(
                 choice.all_modules,
@@ -140,23 +160,34 @@ class Sources:
         if self._forward is not None:
             self._guard(self._forward.end)
 
-    def take(self, step: int, scale: float, left_out: dict[str, str]) -> dict[str, Any]:
-        """Returns the gradients and the forward pass by name; notes gradients that are missing.
+    def take(
+        self, step: int, micro: int | None, grad_scale: str, metadata: Mapping[str, object]
+    ) -> Part:
+        """Returns a step, or a micro-step alone.
 
-        Raises Error if all are, or if they are no longer those that backward has left; of an
+        Its tensors stay as they are until the next is taken, but those on a device. Raises Error if
+        all gradients are missing, or if they are no longer those that backward has left; of an
         inference if there was no forward pass.
         """
+        scale = float(grad_scale)
         if not self._choice.inference:
             self._order.check(scale)
-            found = {**self._gradients(step, left_out), **self._forward_values()}
-            self._run_again(step, scale)
-            return found
-        if self._forward is None or not self._forward.ran:
+            found = {**self._gradients(step), **self._forward_values()}
+        elif self._forward is None or not self._forward.ran:
             raise Error("no forward pass, expected a call after the model has run")
+        else:
+            found = self._forward_values()
         self._run_again(step, scale)
-        return self._forward_values()
+        host = self._copies.take(self._pieces.own(found, self._left_out), self._left_out)
+        texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
+        texts.update(self._pieces.metadata(self._metadata()))
+        if micro is not None:
+            texts["micro_step"] = str(micro)
+        if self._ranks.kind == "separate":
+            texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
+        return Part(micro, scale, texts, host)
 
-    def _gradients(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
+    def _gradients(self, step: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self._of_parameters is not None:
             found.update(self._unchanged(self._of_parameters))
@@ -169,7 +200,7 @@ class Sources:
                 gradient = _own_elements(parameter, self._gradient_of(parameter))
                 why = "has no gradient" if gradient is None else self._order.left_out(name)
                 if why:
-                    left_out.setdefault(f"{name}.grad", f"{why} in step {step}")
+                    self._left_out.setdefault(f"{name}.grad", f"{why} in step {step}")
                 else:
                     found[f"{name}.grad"] = gradient
         if self._of_activations is not None:
@@ -192,7 +223,7 @@ class Sources:
         self._forward_names = list(found)
         return found
 
-    def metadata(self) -> dict[str, str]:
+    def _metadata(self) -> dict[str, str]:
         """Returns what a reader needs to know of the tensors taken last."""
         metadata = self._features.metadata()
         if self._order.descends:
@@ -216,10 +247,14 @@ class Sources:
         return metadata
 
     def take_early(self) -> dict[str, Any]:
-        """Returns the activations and their gradients that the batches so far have left."""
+        """Returns activations and their gradients that batches so far have left, in host memory.
+
+        The next `take` gives the rest.
+        """
         found = {} if self._forward is None else self._forward.take()
-        hooks = self._of_activations
-        return found if hooks is None else {**found, **self._of_modules(hooks.seen)}
+        if self._of_activations is not None:
+            found.update(self._of_modules(self._of_activations.seen))
+        return in_host_memory(self._pieces.own(found, self._left_out), self._left_out)
 
     def _of_modules(self, hooks: ActivationHooks | Seen) -> dict[str, Any]:
         found = self._unchanged(hooks)
@@ -264,10 +299,10 @@ class Sources:
             if hooks is not None:
                 hooks.clear()
 
-    def note_idle(self, left_out: dict[str, str]) -> None:
+    def note_idle(self) -> None:
         """Notes the chosen modules that never ran in a recorded step."""
         for name in self._of_activations.idle() if self._of_activations is not None else ():
-            left_out.setdefault(name, NEVER_CALLED)
+            self._left_out.setdefault(name, NEVER_CALLED)
 
     def remove_hooks(self) -> None:
         """Removes all hooks, and what they have seen."""
