@@ -293,6 +293,9 @@ def test_an_output_is_described_before_its_first_step(tmp_path: Path, name: str)
         described = open_it(path).description
         assert (described["model"], described["data"]) == ("small", "noise")
         assert described["recorder"].startswith("dlsim ")
+    with dlsim.Recorder(model, path, existing="continue") as rec:  # without the words
+        train(model, rec)
+    assert rec.errors == name.endswith(".profile")
     with dlsim.Recorder(model, tmp_path / "other") as rec:
         with pytest.raises(TypeError, match="describe: data: expected text, got int"):
             rec.describe(data=1)

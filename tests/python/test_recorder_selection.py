@@ -129,6 +129,7 @@ def test_given_step_numbers_are_used(tmp_path: Path) -> None:
         ({"on_error": "ignore"}, dlsim.UsageError, "on_error: unknown"),
         ({"also": [3]}, dlsim.UsageError, "also: only a profile has it"),
         ({"also": "2x", **PROFILE}, dlsim.UsageError, "^also: not a number, .*, got '2x'"),
+        ({"also": "x", "existing": "continue", **PROFILE}, dlsim.UsageError, "^also: unknown name"),
         ({"also": -1, **PROFILE}, dlsim.UsageError, "^also: not a loss scale, .*, got '-1'"),
         ({"also": [None], **PROFILE}, TypeError, "^also: expected a text or number"),
         ({"also": "fp16", **PROFILE}, dlsim.UsageError, "^also: unknown name, .*, got 'fp16'"),

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
-from ..recorder import AlertStop, Recorder
-from ..recorder._output import check_free
-from ._facts import Loss, learning_rate_of
+from ._facts import Loss, OfTraining
 
 try:
     from transformers import TrainerCallback
@@ -20,10 +17,7 @@ except ModuleNotFoundError:
     ) from None
 
 
-_LOG = logging.getLogger("dlsim.recorder")
-
-
-class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
+class HuggingFaceRecorder(OfTraining, TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Records each optimizer step of a Trainer: `trainer.add_callback(HuggingFaceRecorder(...))`.
 
     `path` and `options` are those of dlsim.Recorder. It records the gradients summed over
@@ -35,26 +29,15 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str] | None, **options: Any) -> None:
-        check_free(path, options)  # not only when the training begins
-        self.recorder: Recorder | None = None
-        self._loss = Loss()
+        super().__init__(path, **options)
         self._trainer = trainer
-        self._path = path
-        self._options = options
-        self._texts: dict[str, str] = {}
         self._recorded = -1  # the last step
-
-    def describe(self, **texts: str) -> None:
-        """Has these texts stored in the output, as Recorder.describe does; before a training."""
-        self._texts.update(texts)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Opens the recorder; from now on gradients are recorded before they are clipped."""
         accelerator = self._trainer.accelerator
-        options = {"scaler": self._scaler(), **self._options}
-        self.recorder = Recorder(self._trainer.model_wrapped, self._path, **options)
-        self.recorder.describe(**self._texts)
-        self._recorded, self._loss = -1, Loss()
+        self._begin(self._trainer.model_wrapped, self._scaler(), Loss())
+        self._recorded = -1
         clip, backward = type(accelerator).clip_grad_norm_, type(accelerator).backward
 
         def adding(loss: Any, **options: Any) -> Any:
@@ -84,15 +67,8 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if self.recorder is None or self._recorded == state.global_step:
             return
         self._recorded = state.global_step
-        scale = 1.0 if self._scaler() is None else None
-        loss, self._loss = self._loss, Loss()
-        lr = learning_rate_of(self._trainer.optimizer)
-        try:
-            self.recorder.step(
-                scale=scale, step=state.global_step, loss=loss, lr=lr, epoch=state.epoch
-            )
-        except AlertStop as alert:
-            _LOG.warning("dlsim recorder: stops: %s", alert)
+        facts = {"step": state.global_step, "epoch": state.epoch}
+        if self._step(self._scaler(), self._trainer.optimizer, Loss(), **facts):
             self._trainer.control.should_training_stop = True
 
     def _scaler(self) -> Any:

@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 from .._errors import UsageError
-from ..recorder import AlertStop, Recorder
-from ..recorder._output import check_free
-from ._facts import Loss, learning_rate_of
+from ._facts import Loss, OfTraining
 
 if TYPE_CHECKING:
     Callback = object
@@ -27,10 +23,7 @@ else:
             ) from None
 
 
-_LOG = logging.getLogger("dlsim.recorder")
-
-
-class LightningRecorder(Callback):
+class LightningRecorder(OfTraining, Callback):
     """Records each optimizer step of a Trainer: `Trainer(callbacks=[LightningRecorder("run/")])`.
 
     `path` and `options` are those of dlsim.Recorder. It records the gradients summed over
@@ -43,18 +36,6 @@ class LightningRecorder(Callback):
     `manual_backward`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, **options: Any) -> None:
-        check_free(path, options)  # not only when the training begins
-        self.recorder: Recorder | None = None
-        self._loss = Loss()
-        self._path = path
-        self._options = options
-        self._texts: dict[str, str] = {}
-
-    def describe(self, **texts: str) -> None:
-        """Has these texts stored in the output, as Recorder.describe does; before a training."""
-        self._texts.update(texts)
-
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Opens the recorder."""
         if not pl_module.automatic_optimization:
@@ -63,10 +44,7 @@ class LightningRecorder(Callback):
                 "dlsim.Recorder.step after manual_backward"
             )
         scaler = _scaler_of(trainer)
-        self._loss = Loss(scaler)
-        options = {"scaler": scaler, **self._options}
-        self.recorder = Recorder(trainer.model, self._path, **options)
-        self.recorder.describe(**self._texts)
+        self._begin(trainer.model, scaler, Loss(scaler))
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Adds the loss of a batch, which carries the scale."""
@@ -77,17 +55,9 @@ class LightningRecorder(Callback):
         if self.recorder is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
         scaler = _scaler_of(trainer)
-        loss, self._loss = self._loss, Loss(scaler)
-        facts = {
-            "step": trainer.global_step,
-            "epoch": trainer.current_epoch,
-            "loss": loss,
-            "lr": learning_rate_of(trainer.optimizers[0]) if trainer.optimizers else None,
-        }
-        try:
-            self.recorder.step(scale=1.0 if scaler is None else None, **facts)
-        except AlertStop as alert:
-            _LOG.warning("dlsim recorder: stops: %s", alert)
+        optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        facts = {"step": trainer.global_step, "epoch": trainer.current_epoch}
+        if self._step(scaler, optimizer, Loss(scaler), **facts):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

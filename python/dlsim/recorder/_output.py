@@ -354,17 +354,24 @@ class ProfileSink:
         except OSError as error:
             raise InputError(f"{path}: cannot be created: {error.strerror or error}") from error
         self._description, self._extras = description, extras
-        self._rule = "continue" if existing == "continue" else "replace"
-        # What continues a profile must have its description, which may be said later.
-        self._made = None if existing == "continue" else self._writer()
+        self._continues = existing == "continue"
+        self._made: ProfileWriter | None = None
+        try:
+            self._made = self._writer()
+        except InputError:
+            if not self._continues:
+                raise
+            # What continues a profile must have its description, which may be said later.
         self._bytes = sum(file.stat().st_size for file in path.iterdir())
         self._steps_before = bool(steps_in(path))
         self._open[self._place] = self
 
     def _writer(self) -> ProfileWriter:
+        has_steps = self._path.is_dir() and bool(steps_in(self._path))
+        rule = "continue" if self._continues and has_steps else "replace"
         try:
             return ProfileWriter(
-                str(self._path), dict(self._description), existing=self._rule, **self._extras
+                str(self._path), dict(self._description), existing=rule, **self._extras
             )
         except UsageError as error:
             raise UsageError(re.sub(r"^scal\w+:", "also:", str(error))) from None
