@@ -466,6 +466,7 @@ class Output:
     """
 
     path: Path | None
+    profile: bool
     ranks: Ranks
     existing: Existing
     description: dict[str, str]
@@ -476,7 +477,7 @@ class Output:
         """The directory for what a step has to put aside; None for a temporary one."""
         if self.path is None:
             return None
-        if is_profile(self.path):
+        if self.profile:
             return Path(f"{self.path}.spill")
         return self.path / f".spill-{self.ranks.rank if self.ranks.kind == 'separate' else 0}"
 
@@ -484,7 +485,7 @@ class Output:
         """Opens it. Raises UsageError if something is there already, InputError if it fails."""
         if self.path is None:
             return NoSink(self.extras)
-        if is_profile(self.path):
+        if self.profile:
             return ProfileSink(self.path, self.description, self.extras, self.existing)
         return TraceSink(self.path, self.description, self.ranks, self.existing)
 
@@ -495,7 +496,7 @@ class Output:
         """
         if self.path is None or not self.ranks.records or self.ranks.rank > 0:
             return None
-        if self.ranks.kind == "separate" and is_profile(self.path):
+        if self.ranks.kind == "separate" and self.profile:
             return ""
         return f"dlsim replay {shlex.quote(str(given if self.ranks.is_shard else self.path))}"
 
@@ -516,7 +517,7 @@ def output_of(
     formats = [one for one in texts if one[:1].isalpha()]
     extras = {"scaled_formats": formats, "scales": [one for one in texts if one not in formats]}
     place = None if path is None else _path_of(Path(path), ranks)
-    return Output(place, ranks, existing, description, extras)
+    return Output(place, is_profile(path), ranks, existing, description, extras)
 
 
 def one_of(argument: str, value: object, known: tuple[str, ...]) -> None:
