@@ -243,7 +243,7 @@ def check_plan(
     with _unchanged(model) as restore:
         for batch in batches:
             reference = run.reference(batch, restore)
-            run.beside(reference)
+            run.alongside(reference)
             reference.go_on()
     return run.check()
 
@@ -336,7 +336,7 @@ class Shadow:
     def step(self, batch: Any) -> CheckedStep:
         """Runs a step with the weights that the model has now, and leaves all as it was."""
         with in_float32(self, batch) as reference:
-            return self.beside(reference)
+            return self.alongside(reference)
 
     def check(self) -> PlanCheck:
         """Returns what was found so far; UsageError if no step was finite in float32."""
@@ -418,7 +418,7 @@ class Shadow:
                 if not _energy(change) < NOISE**2 * _energy(gradients[name]):
                     del gradients[name]
 
-    def beside(self, reference: Reference) -> CheckedStep:
+    def alongside(self, reference: Reference) -> CheckedStep:
         """Runs a step in the format that has run in float32."""
         broken: tuple[str, ...] = ()
         with KeptFloat32(self._model, self._kept()):
@@ -575,7 +575,7 @@ class Shadow:
 
 @contextmanager
 def in_float32(shadow: Shadow, batch: Any) -> Iterator[Reference]:
-    """Runs a step in float32, beside which shadows of its model may run it within the context."""
+    """Runs a step in float32; within the context shadows of its model may run it alongside."""
     with _unchanged(shadow._model) as restore:
         yield shadow.reference(batch, restore)
 

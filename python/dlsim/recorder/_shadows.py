@@ -83,7 +83,7 @@ class Shadows:
             shadows = [one for each in self._formats.values() for one in each.shadows()]
             with in_float32(shadows[0], step) as reference:
                 for shadow in shadows:
-                    shadow.beside(reference)
+                    shadow.alongside(reference)
                 if not reference.counts:
                     return
                 if self._survey is None:
@@ -267,7 +267,7 @@ class _Search:
 
     def step(self, shadow: Any) -> Any:
         """Runs the step; returns what that shows."""
-        shadow.beside(self._reference)
+        shadow.alongside(self._reference)
         return shadow.check()
 
     def run(self) -> tuple[str, ...]:
