@@ -106,9 +106,9 @@ class ShadowVerdict:
     `fails` is "not finite", "loss", "gradients" or None. Of the `steps` that are finite in float32,
     `bad` are not so in the format, or raise; `error` is what the first of them raises. By
     `loss_difference` the mean loss is off, None if it was not run, and by `gradient_error` the mean
-    gradients of rows. `scale` is the loss scale of the last step, `ceiling` what ends the safe scales
-    if recorded gradients do not, `culprits` are where the first bad step breaks, and `modules` those
-    with wrong gradients.
+    gradients of rows. `scale` is the loss scale of the last step, `ceiling` what ends the safe
+    scales if recorded gradients do not, `culprits` are where the first bad step breaks, and
+    `modules` those with wrong gradients.
     """
 
     fails: str | None
