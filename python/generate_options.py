@@ -70,7 +70,7 @@ _FUNCTIONS = {
     ),
 }
 # Options that functions give by themselves, and parameters with a place of their own.
-_ABSENT = {"json", "list"}
+_ABSENT = {"json", "list", "configured", "gridded"}
 _PLACED = {"profile": {"output"}, "scaler": {"policy", "steps"}}
 # Names that do not follow the rule.
 _PLURALS = {"set": "settings", "policy": "policies"}

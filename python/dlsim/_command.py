@@ -115,6 +115,17 @@ def _run_engine(arguments: Sequence[str]) -> int:
     # milliseconds, and the C++ program would restart itself.
     if not {*_WAITING, "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ.update(_WAITING)
+    # Training configurations are read here: the engine takes what they mean.
+    if any(word.startswith(("--config", "--grid")) for word in arguments):
+        try:
+            from .config import resolved
+
+            arguments = resolved(arguments)
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        except Error as error:
+            print(f"dlsim {arguments[0]}: {error}", file=sys.stderr)
+            return _INPUT if isinstance(error, InputError) else _USAGE
     from ._core import command_main
 
     return command_main([os.fsencode(word) for word in arguments])

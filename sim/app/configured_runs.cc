@@ -11,7 +11,6 @@
 #include "sim/app/conversion_options.h"
 #include "sim/base/quantity.h"
 #include "sim/base/text_input.h"
-#include "sim/config/apply_config.h"
 
 namespace dlsim::sim {
 namespace {
@@ -86,8 +85,8 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
       ApplyConfig(configs[0], request);
       made.accumulate_steps = configs[0].accumulate_steps;
       TakeRecipe(configs[0], made);
-      made.record = JsonConfig(arguments.path(), configs[0]);
-      made.text = DescribeConfig(arguments.path(), configs[0]);
+      made.record = JsonConfig(configs[0]);
+      made.text = DescribeConfig(configs[0]);
     }
     AddDefaults(request);
     AddRuns(request, "", made);
@@ -102,10 +101,10 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
     TakeAccumulation(configs[i], arguments.paths[i], i == 0, made);
     TakeRecipe(configs[i], made);
     AddRuns(own, names[i], made);
-    Json entry = JsonConfig(arguments.paths[i], configs[i]);
+    Json entry = JsonConfig(configs[i]);
     entry["name"] = names[i];
     made.record.push_back(JsonClipping(own.clipping, std::move(entry)));
-    made.text += DescribeConfig(arguments.paths[i], configs[i]);
+    made.text += DescribeConfig(configs[i]);
     if (own.clipping.enabled()) made.text += ClippingText(own.clipping) + "\n";
   }
   return made;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dlsim/sim/forward.h"
-#include "sim/app/config_arguments.h"
+#include "sim/app/training_config.h"
 #include "sim/base/json_value.h"
 #include "sim/replay/simulation.h"
 

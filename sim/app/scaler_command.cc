@@ -8,17 +8,16 @@
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
-#include "sim/app/config_arguments.h"
 #include "sim/app/scaler_report.h"
 #include "sim/app/scaler_run.h"
 #include "sim/app/step_lists.h"
+#include "sim/app/training_config.h"
 #include "sim/app/training_options.h"
 #include "sim/base/caller.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/wrap.h"
-#include "sim/config/apply_config.h"
 #include "sim/policies/policy_settings.h"
 
 namespace dlsim::sim {
@@ -140,12 +139,12 @@ int RunScalerCommand(ScalerCommandOptions options) {
     OutputFile out(*options.json);
     Json document = ToJson(name, run);
     if (!twins.empty()) document["resume"] = JsonTwins(*request.resume_at, twins);
-    if (config) document["config"] = JsonConfig(options.config.path(), *config);
+    if (config) document["config"] = JsonConfig(*config);
     out.Write(DumpJson(document) + "\n");
     out.Commit();
   }
   if (exit_code == 0 && !options.quiet && options.json != "-") {
-    WriteReport((config ? DescribeConfig(options.config.path(), *config) : "") +
+    WriteReport((config ? DescribeConfig(*config) : "") +
                 FormatRun(name, run, notes) +
                 (twins.empty() ? "" : DescribeTwins(*request.resume_at, run, twins)));
   }

@@ -9,14 +9,13 @@
 #include "dlsim/error.h"
 #include "dlsim/sim/sweep.h"
 #include "sim/app/commands.h"
-#include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
 #include "sim/app/trace_arguments.h"
+#include "sim/app/training_config.h"
 #include "sim/app/training_options.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
-#include "sim/config/apply_config.h"
 #include "sim/replay/report.h"
 #include "sim/sweep/grid.h"
 #include "sim/sweep/results.h"
@@ -27,7 +26,7 @@ namespace {
 struct SweepCommandOptions {
   TraceArguments trace;
   ConfigArguments config;
-  std::optional<std::string> grid_file;
+  std::optional<std::string> grid_file, gridded;
   std::vector<std::string> formats, policies, settings, vary;
   std::optional<uint64_t> random, limit;
   ConversionOptions conversion;
@@ -72,7 +71,11 @@ void AddConfig(const TrainingConfig& config, SweepGrid& grid) {
 
 SweepGrid GridOf(const SweepCommandOptions& options, const std::optional<TrainingConfig>& config) {
   SweepGrid grid;
-  if (options.grid_file) grid = ReadGridFile(*options.grid_file);
+  if (options.gridded) {
+    grid = ParseGrid(*options.gridded);
+  } else if (options.grid_file) {
+    RequirePython("--grid", "--vary and --set");
+  }
   std::vector<SweepAxis> settings, axes;
   for (const std::string& text : options.settings) settings.push_back(ParseSetting(text, "--set"));
   for (const std::string& text : options.vary) axes.push_back(ParseAxis(text, "--vary"));
@@ -153,14 +156,13 @@ int RunSweep(SweepCommandOptions options) {
   const SweepResult result = ResultOf(grid, plan, options.sort, std::move(run));
   if (files.json) {
     Json record = DescribeOptions(options, replay, grid);
-    if (config) record["config"] = JsonConfig(options.config.path(), *config);
+    if (config) record["config"] = JsonConfig(*config);
     WriteSweepJson(facts, options.trace.paths, record, result, *files.json);
   }
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();
   if (options.results.wants_report()) {
-    WriteReport(FormatSweepAdvice(result) + "\n" +
-                (config ? DescribeConfig(options.config.path(), *config) : "") +
+    WriteReport(FormatSweepAdvice(result) + "\n" + (config ? DescribeConfig(*config) : "") +
                 DescribeTrace(facts) + FormatSweep(result, options.top));
   }
   return 0;
@@ -183,6 +185,9 @@ void VisitGrid(OptionRows& option, SweepCommandOptions& options) {
          "A TOML file with formats, policies, parameters and values to try; see docs/sweep.md");
   option("--random", options.random, "N", "Try N random combinations instead of all; see --seed");
   option("--limit", options.limit, "N", "Refuse more than N runs (default 1000000)");
+  option.Group("");
+  option("--gridded", options.gridded, "JSON", "What the file of --grid says");
+  option.Group(kTryGroup);
 }
 
 void SweepCommandOptions::Visit(OptionRows& option) {

@@ -15,18 +15,16 @@
 #include "sim/advice/tune_report.h"
 #include "sim/advice/tuning.h"
 #include "sim/app/commands.h"
-#include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
 #include "sim/app/trace_arguments.h"
+#include "sim/app/training_config.h"
 #include "sim/app/training_options.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/source_text.h"
 #include "sim/base/text_input.h"
 #include "sim/base/wrap.h"
-#include "sim/config/apply_config.h"
-#include "sim/config/cerebras_keys.h"
 #include "sim/replay/report.h"
 
 namespace dlsim::sim {
@@ -158,7 +156,7 @@ int RunTune(TuneCommandOptions options) {
     Json document = {{"schema", "dlsim.tune/1"},
                      {"trace", JsonTrace(facts, options.trace.paths)},
                      {"verdict", JsonAdvice(advice)}};
-    if (config) document["config"] = JsonConfig(options.config.path(), *config);
+    if (config) document["config"] = JsonConfig(*config);
     document.update(JsonTuning(result));
     json->Write(DumpJson(document) + "\n");
     json->Commit();
@@ -173,7 +171,7 @@ int RunTune(TuneCommandOptions options) {
     WriteOutput("-", Block(result, *options.emit));
   } else {
     WriteReport(FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
-                (config ? DescribeConfig(options.config.path(), *config) : "") +
+                (config ? DescribeConfig(*config) : "") +
                 DescribeTrace(facts) + FormatTuneReport(result, options.top, options.details));
   }
   return 0;

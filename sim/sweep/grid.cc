@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -14,8 +15,6 @@
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
-#include "sim/config/config_block.h"
-#include "sim/config/config_file.h"
 #include "sim/policies/policy_settings.h"
 #include "sim/policies/projection.h"
 #include "sim/replay/simulation.h"
@@ -66,6 +65,8 @@ void AddRange(std::string_view text, size_t dots, std::string_view place, ValueL
     list.texts.push_back(NumberText(adds ? low + n * by : low * std::pow(by, n)));
   }
 }
+
+using Placed = std::vector<std::pair<std::string, std::string>>;  // FILE:LINE and KEY=VALUES
 
 double DrawUnit(SweepRandom& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
@@ -141,51 +142,6 @@ double CountFor(const SweepGrid& grid, const PolicyInfo& policy) {
     count *= static_cast<double>(grid.axes[a].values.texts.size());
   }
   return count;
-}
-
-using Kind = ConfigNode::Kind;
-
-constexpr std::array<std::string_view, 7> kKeys = {"format", "policy", "set",  "vary",
-                                                   "random", "seed",   "limit"};
-
-// Returns a scalar, or the items of a list, separated by commas.
-std::string ValuesText(const ConfigBlock& block, const ConfigEntry& entry) {
-  const auto scalar = [&](const ConfigNode& node) {
-    const bool is_scalar =
-        node.kind == Kind::kBool || node.kind == Kind::kNumber || node.kind == Kind::kText;
-    if (!is_scalar) {
-      block.Refuse(entry.key, "wrong type", "a number, a text, true or false, or a list of these",
-                   DescribeNode(node));
-    }
-    return node.text;
-  };
-  if (entry.value.kind != Kind::kList) return scalar(entry.value);
-  std::string text;
-  for (const ConfigEntry& item : entry.value.entries) {
-    text += (text.empty() ? "" : ",") + scalar(item.value);
-  }
-  return text;
-}
-
-std::vector<std::string> Names(const ConfigBlock& file, std::string_view key) {
-  const ConfigNode* node = file.Find(key);
-  if (node == nullptr) return {};
-  return ParseValueList(ValuesText(file, {std::string(key), *node}), key).texts;
-}
-
-using AxisParser = SweepAxis (*)(std::string_view text, std::string_view place);
-
-// Adds the keys of [set] or [vary]; a table inside is for the policy of its name.
-void AddAxes(const std::string& path, const ConfigBlock& block, const std::string& prefix,
-             AxisParser parse, std::vector<SweepAxis>& axes) {
-  for (const ConfigEntry& entry : block.node().entries) {
-    if (entry.value.kind == Kind::kTable && prefix.empty()) {
-      AddAxes(path, *block.Table(entry.key), entry.key + ".", parse, axes);
-      continue;
-    }
-    const std::string text = prefix + entry.key + "=" + ValuesText(block, entry);
-    axes.push_back(parse(text, ConfigPlace(path, entry.value.line)));
-  }
 }
 
 // Counts a refused point with those of its policy for the same reason.
@@ -335,23 +291,29 @@ ParameterMap ParametersOf(const SweepGrid& grid, const GridPoint& point) {
   return ResolveParameters(*point.policy, settings);
 }
 
-SweepGrid ReadGridFile(const std::string& path) {
-  const ConfigNode root = ReadConfigFile(path);
-  const ConfigBlock file(path, root);
-  file.RequireKnown(kKeys);
+SweepGrid ParseGrid(const std::string& json) {
   SweepGrid grid;
-  grid.formats = Names(file, "format");
-  grid.policies = Names(file, "policy");
-  const auto set = file.Table("set"), vary = file.Table("vary");
-  if (set) AddAxes(path, *set, "", ParseSetting, grid.settings);
-  if (vary) AddAxes(path, *vary, "", ParseAxis, grid.axes);
-  const auto count = [&](std::string_view key, int64_t min) -> std::optional<uint64_t> {
-    const std::optional<int64_t> value = file.Integer(key, min);
-    return value ? std::optional(static_cast<uint64_t>(*value)) : std::nullopt;
-  };
-  grid.random = count("random", 1);
-  grid.seed = count("seed", 0).value_or(grid.seed);
-  grid.limit = count("limit", 1).value_or(grid.limit);
+  try {
+    const auto file = nlohmann::json::parse(json);
+    const auto names = [&](const char* key) {
+      const auto found = file.find(key);
+      return found == file.end() ? std::vector<std::string>()
+                                 : ParseValueList(found->get<std::string>(), key).texts;
+    };
+    grid.formats = names("format");
+    grid.policies = names("policy");
+    for (const auto& [place, text] : file.value("set", Placed())) {
+      grid.settings.push_back(ParseSetting(text, place));
+    }
+    for (const auto& [place, text] : file.value("vary", Placed())) {
+      grid.axes.push_back(ParseAxis(text, place));
+    }
+    if (file.contains("random")) grid.random = file["random"].get<uint64_t>();
+    grid.seed = file.value("seed", grid.seed);
+    grid.limit = file.value("limit", grid.limit);
+  } catch (const nlohmann::json::exception& error) {
+    throw UsageError("--gridded", Printable(error.what()));
+  }
   return grid;
 }
 

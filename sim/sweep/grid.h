@@ -66,9 +66,10 @@ struct SweepGrid {
   std::optional<FiniteTest> finite_test = {};  // instead of each policy's own
 };
 
-// Returns what a TOML file says (docs/sweep.md). Throws Error: exit code 3 if it cannot be read, 2
-// for a bad one, naming the line.
-SweepGrid ReadGridFile(const std::string& path);
+// Returns what a file of --grid says (docs/sweep.md), as the Python package passes it on: an object
+// with `format` and `policy` as of the command line, `set` and `vary` as pairs of a place and
+// KEY=VALUES, `random`, `seed` and `limit`. Throws Error (exit code 2) for a bad setting.
+SweepGrid ParseGrid(const std::string& json);
 
 // Moves the axes of formats, policies and roundings to where they belong. Throws Error (exit code
 // 2) for what is given in both ways.

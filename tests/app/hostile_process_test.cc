@@ -116,17 +116,5 @@ TEST(HostileProcess, TooLittleMemoryIsOneLine) {
   }
 }
 
-TEST(HostileProcess, NestedTomlFitsASmallStack) {
-  const WrittenTrace trace(1);
-  const TempDir dir;
-  for (const size_t depth : {63u, 250u, 100'000u}) {
-    dir.Write("c.toml", "a = " + std::string(depth, '[') + std::string(depth, ']'));
-    const CommandResult result = RunShell(
-        "ulimit -s 128; exec \"$0\" replay \"$1\" --quiet --config \"$2/c.toml\"", trace, dir);
-    EXPECT_EQ(result.exit_code, 2) << depth;
-    EXPECT_EQ(Lines(result.err).size(), 1u) << result.err;
-  }
-}
-
 }  // namespace
 }  // namespace dlsim

@@ -15,7 +15,6 @@ namespace dlsim {
 namespace {
 
 const std::string kTrainingLogs = DLSIM_TEST_DATA "/logs/";
-const std::string kTrainingFiles = DLSIM_TEST_DATA "/config/";
 
 class Terminal : public testing::Test {
  protected:
@@ -38,10 +37,6 @@ class Terminal : public testing::Test {
       calls.push_back({"diff", trace, trace});
     }
     calls.push_back({"replay", kSingle, "--policy", "torch", "--resume-at", "3"});
-    calls.push_back({"replay", kSingle, "--config", kTrainingFiles + "same_path.toml", "--config",
-                     kTrainingFiles + "deepspeed_zero3.json"});
-    calls.push_back(
-        {"scaler", "--config", kTrainingFiles + "deepspeed_zero3.json", "--steps", "9"});
     for (const char* log : {"megatron-steady.log", "deepspeed-minimum.log", "scale.csv"}) {
       calls.push_back({"explain", kTrainingLogs + log});
     }

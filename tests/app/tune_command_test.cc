@@ -80,46 +80,5 @@ TEST(TuneCommand, TakesAProfile) {
   ExpectFailure({"tune", folder, "--tensors", "nothing*"}, 3, {"no tensor matches"});
 }
 
-struct Emitted {
-  std::string stack, format, file, policy;
-};
-
-class TuneEmits : public testing::TestWithParam<Emitted> {};
-
-TEST_P(TuneEmits, AConfigurationThatReplayReads) {
-  const Emitted& emitted = GetParam();
-  const Arguments tune = {"tune", kSingle, "--format", emitted.format, "--emit", emitted.stack};
-  const std::string block = Succeed(tune);
-  Arguments with_json = tune;
-  const TempDir dir;
-  const std::string result = dir.path() + "/tune.json";
-  with_json.insert(with_json.end(), {"--json", result});
-  EXPECT_EQ(Succeed(with_json), block);
-  const json recommended = json::parse(ReadBytes(result))["formats"][0]["recommended"];
-  EXPECT_EQ(block.find("zero_optimization"), std::string::npos);
-  std::string text = block;
-  if (emitted.policy == "deepspeed") {  // with ZeRO in the user's own file
-    text.replace(text.find('{'), 1, "{\"zero_optimization\": {\"stage\": 3}, ");
-  }
-  const std::string file = dir.Write(emitted.file, text);
-  const json run = SucceedJson({"replay", kSingle, "--config", file, "--json", "-"})["runs"][0];
-  EXPECT_EQ(run["format"], emitted.format);
-  EXPECT_EQ(run["policy"], emitted.policy);
-  if (emitted.format == "bf16") return;  // no stack scales it
-  EXPECT_EQ(recommended["policy"], emitted.policy);
-  for (const auto& [key, value] : recommended["params"].items()) {
-    EXPECT_EQ(run["params"][key], value) << key;
-  }
-  EXPECT_NEAR(MeanLoss(run), recommended["mean_loss"].get<double>(), 1e-15);
-}
-
-INSTANTIATE_TEST_SUITE_P(Stacks, TuneEmits,
-                         testing::Values(Emitted{"zoo", "fp16", "a.yaml", "cerebras-2.10"},
-                                         Emitted{"zoo", "cb16", "b.yaml", "cerebras-2.10"},
-                                         Emitted{"zoo", "bf16", "c.yaml", "static"},
-                                         Emitted{"deepspeed", "fp16", "d.json", "deepspeed"},
-                                         Emitted{"deepspeed", "bf16", "e.json",
-                                                 "deepspeed-fp16-optimizer"}));
-
 }  // namespace
 }  // namespace dlsim

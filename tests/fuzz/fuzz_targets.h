@@ -20,13 +20,6 @@ int FuzzTraceJson(const uint8_t* bytes, size_t size);   // with three steps
 int FuzzProfile(const uint8_t* bytes, size_t size);
 int FuzzProfileSettings(const uint8_t* bytes, size_t size);
 
-// Training configurations, by language, and the grid of a sweep in any of them.
-int FuzzConfigYaml(const uint8_t* bytes, size_t size);
-int FuzzConfigJson(const uint8_t* bytes, size_t size);
-int FuzzConfigToml(const uint8_t* bytes, size_t size);
-int FuzzConfigShell(const uint8_t* bytes, size_t size);
-int FuzzGrid(const uint8_t* bytes, size_t size);
-
 // The path of the scale that a log tells, and what dlsim explain says of it, which runs policies.
 int FuzzLog(const uint8_t* bytes, size_t size);
 int FuzzExplanation(const uint8_t* bytes, size_t size);

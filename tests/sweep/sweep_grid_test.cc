@@ -136,12 +136,11 @@ TEST(SweepGrid, HasALimit) {
 }
 
 TEST(SweepGrid, FilesSayTheSame) {
-  const TempDir dir;
-  const SweepGrid grid = ReadGridFile(
-      dir.Write("g.toml",
-                "format = [\"fp16\", \"cb16\"]\npolicy = \"torch\"\nseed = 3\nrandom = 7\n"
-                "[set]\nbackoff_factor = 0.25\n[vary]\ninit_scale = [1, \"2^3..2^4\"]\n"
-                "[vary.torch]\ngrowth_interval = \"1..3/1\"\n"));
+  const SweepGrid grid = ParseGrid(
+      R"({"format": "fp16,cb16", "policy": "torch", "seed": 3, "random": 7,
+          "set": [["g.toml:6", "backoff_factor=0.25"]],
+          "vary": [["g.toml:8", "init_scale=1,2^3..2^4"],
+                   ["g.toml:10", "torch.growth_interval=1..3/1"]]})");
   EXPECT_EQ(grid.formats, (Texts{"fp16", "cb16"}));
   EXPECT_EQ(grid.policies, Texts{"torch"});
   EXPECT_EQ(grid.seed, 3u);

@@ -80,7 +80,12 @@ def run(
     """
     output = [f"--json={RESULT_PATH}"] if writes_json else []
     ended = ["--", *paths] if paths else []
-    command = [os.fsencode(text) for text in (*arguments, *output, *ended)]
+    taken = list(arguments)
+    if any(text.startswith(("--config", "--grid")) for text in arguments):
+        from ..config import resolved
+
+        taken = resolved(arguments)
+    command = [os.fsencode(text) for text in (*taken, *output, *ended)]
     given = [(os.fsencode(path), text) for path, text in (logs or {}).items()]
     with _progress_of_call() as on_progress:
         code, report, said, written = run_command(command, on_progress, given, step)

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/training_config.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "dlsim/format.h"
+#include "dlsim/sim/policies.h"
+#include "sim/base/suggest.h"
+#include "sim/base/text_input.h"
+
+namespace dlsim::sim {
+namespace {
+
+// Returns the first name of a policy's parameter, or `key` itself if it has none of that name.
+std::string_view ParameterName(const PolicyInfo& policy, std::string_view key) {
+  for (const ParameterInfo& parameter : policy.parameters) {
+    const auto alias = std::ranges::find(parameter.aliases, key);
+    if (parameter.name == key || alias != parameter.aliases.end()) return parameter.name;
+  }
+  return key;
+}
+
+std::string_view KeyOf(std::string_view setting) { return setting.substr(0, setting.find('=')); }
+
+// True if a setting of the command line sets this parameter of this policy.
+bool Sets(std::string_view setting, const PolicyInfo& policy, std::string_view parameter) {
+  std::string_view key = KeyOf(setting);
+  if (const size_t dot = key.rfind('.'); dot != key.npos) {
+    if (FindPolicy(key.substr(0, dot)).name != policy.name) return false;
+    key.remove_prefix(dot + 1);
+  }
+  return ParameterName(policy, key) == parameter;
+}
+
+bool Takes(const PolicyInfo& policy, std::string_view key) {
+  return std::ranges::any_of(policy.parameters, [&](const ParameterInfo& parameter) {
+    return parameter.name == ParameterName(policy, key);
+  });
+}
+
+void RequireTaken(const std::string& place, std::string_view key,
+                  std::span<const ConfigPolicy> policies) {
+  std::vector<std::string_view> known;
+  for (const ConfigPolicy& policy : policies) {
+    const PolicyInfo& info = FindPolicy(policy.name);
+    if (Takes(info, key)) return;
+    for (const ParameterInfo& parameter : info.parameters) known.push_back(parameter.name);
+  }
+  throw UsageError(place + ": parameters." + Printable(key),
+                   WithSuggestion("unknown parameter", key, known), OneOf(known));
+}
+
+// Gives each policy those of the settings for all policies that it takes and has not set.
+void AddGeneral(const std::vector<std::string>& general, TrainingConfig& config) {
+  const std::string place = Printable(InputName(config.path));
+  for (const ConfigPolicy& policy : config.policies) {
+    for (const std::string& setting : policy.settings) {
+      RequireTaken(place, KeyOf(setting), std::span(&policy, 1));
+    }
+  }
+  for (const std::string& setting : general) RequireTaken(place, KeyOf(setting), config.policies);
+  for (ConfigPolicy& policy : config.policies) {
+    const PolicyInfo& info = FindPolicy(policy.name);
+    const std::vector<std::string> own = policy.settings;
+    for (const std::string& setting : general) {
+      const std::string_view name = ParameterName(info, KeyOf(setting));
+      const auto same = [&](const std::string& other) {
+        return ParameterName(info, KeyOf(other)) == name;
+      };
+      if (Takes(info, name) && std::ranges::none_of(own, same)) policy.settings.push_back(setting);
+    }
+  }
+}
+
+// The names of a file, as the engine has them; the error names the file.
+void NameAsEngine(TrainingConfig& config) {
+  const std::string place = Printable(InputName(config.path));
+  try {
+    for (std::string& format : config.formats) format = ParseFormat(format).name;
+    for (ConfigPolicy& policy : config.policies) policy.name = FindPolicy(policy.name).name;
+  } catch (const Error& error) {
+    throw UsageError(place, error.what());
+  }
+}
+
+template <class T>
+std::optional<T> Optional(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? std::nullopt : std::optional(found->get<T>());
+}
+
+TrainingConfig ConfigOf(const Json& meant) {
+  TrainingConfig config;
+  config.path = meant.at("path");
+  config.kind = meant.at("kind");
+  config.formats = meant.at("formats").get<std::vector<std::string>>();
+  for (const Json& policy : meant.at("policies")) {
+    config.policies.push_back(
+        {policy.at("name"), policy.at("settings").get<std::vector<std::string>>()});
+  }
+  config.scaled = meant.at("scaled");
+  config.clipping.max_norm = Optional<double>(meant, "max_norm");
+  config.clipping.max_value = Optional<double>(meant, "max_value");
+  if (const auto rule = Optional<std::string>(meant, "clip_rule")) {
+    config.clipping.rule = *ValueNamed<ClipRule>(*rule);
+  }
+  config.accumulate_steps = Optional<int64_t>(meant, "accumulate_steps");
+  if (const auto test = Optional<std::string>(meant, "finite_test")) {
+    config.finite_test = ValueNamed<FiniteTest>(*test);
+  }
+  config.updates = meant.at("updates");
+  config.notes = meant.at("notes").get<std::vector<std::string>>();
+  NameAsEngine(config);
+  AddGeneral(meant.at("general").get<std::vector<std::string>>(), config);
+  return config;
+}
+
+}  // namespace
+
+void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::string& taken,
+                            const std::string& win) {
+  const bool several = files == ConfigFiles::kSeveral;
+  option.Group(kTryGroup);
+  OptionRow config =
+      option("--config", paths, "FILE",
+             "Take " + taken +
+                 " from a training configuration: YAML, JSON or "
+                 "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
+                 "fairseq, verl, torchtitan, torch, Apex, or a script with the command line of "
+                 "Megatron-LM, fairseq or Hugging Face; '-' for standard input; " +
+                 win + " override it" +
+                 (several ? "; repeatable, to compare the runs of several files" : ""));
+  // Several are taken here, so that ReadConfig can say which command compares them.
+  if (!several) config.TakeAll();
+  option("--config-kind", kind, "KIND",
+         "Software that the file was written for: cerebras, deepspeed, accelerate, megatron, "
+         "fairseq, huggingface, lightning, verl, torchtitan, torch, apex, cerebras-tf, "
+         "cerebras-old or dlsim (default: recognized by its content)",
+         {"verl", "accelerate", "megatron", "fairseq", "huggingface", "lightning", "cerebras",
+          "deepspeed", "torchtitan", "torch", "apex", "cerebras-tf", "cerebras-old", "dlsim"});
+  option("--config-version", version, "VERSION",
+         "Version of the training software that the file was written for, such as 0.16.4 for "
+         "DeepSpeed or 1.6.1 for the Model Zoo; defaults differ between versions (default: the "
+         "newest)");
+  option("--backend", backend, "NAME",
+         "Where a Cerebras configuration runs: csx, gpu or cpu (default: what the file says, else "
+         "csx)",
+         {"csx", "gpu", "cpu"});
+  option.Group("");
+  option("--configured", configured, "JSON", "What the files of --config mean");
+  option.Group(kTryGroup);
+}
+
+void RequirePython(const std::string& option, const std::string& instead) {
+  throw UsageError(option, "is read by the dlsim command of the Python package",
+                   instead + ", or pip install dlsim-numerics");
+}
+
+std::vector<TrainingConfig> ReadConfigs(const ConfigArguments& arguments) {
+  if (arguments.paths.empty()) {
+    if (!arguments.backend.empty()) throw UsageError("--backend", "needs --config");
+    if (!arguments.kind.empty()) throw UsageError("--config-kind", "needs --config");
+    if (!arguments.version.empty()) throw UsageError("--config-version", "needs --config");
+    return {};
+  }
+  std::set<std::string> seen;
+  for (const std::string& path : arguments.paths) {
+    if (!seen.insert(path).second) throw UsageError("--config", Quoted(path) + " is given twice");
+  }
+  if (!arguments.configured) RequirePython("--config", "--policy, --format and --set");
+  std::vector<TrainingConfig> configs;
+  try {
+    for (const Json& meant : Json::parse(*arguments.configured)) configs.push_back(ConfigOf(meant));
+  } catch (const Json::exception& error) {
+    throw UsageError("--configured", Printable(error.what()));
+  }
+  return configs;
+}
+
+std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments) {
+  if (arguments.paths.size() > 1) {
+    throw UsageError("--config", "several files", "one; dlsim replay compares several",
+                     std::to_string(arguments.paths.size()));
+  }
+  std::vector<TrainingConfig> configs = ReadConfigs(arguments);
+  if (configs.empty()) return std::nullopt;
+  return std::move(configs.front());
+}
+
+std::optional<TrainingConfig> ReadConfigOfUnclippedRuns(const ConfigArguments& arguments) {
+  std::optional<TrainingConfig> config = ReadConfig(arguments);
+  if (config && config->clipping.enabled()) {
+    config->notes.push_back("gradients are not clipped here: dlsim replay clips");
+    config->clipping = {};
+  }
+  return config;
+}
+
+std::vector<std::string> SettingsOf(const ConfigPolicy& policy,
+                                    std::span<const std::string> command_line) {
+  const PolicyInfo& info = FindPolicy(policy.name);
+  std::vector<std::string> settings;
+  for (const std::string& setting : policy.settings) {
+    const std::string_view parameter = ParameterName(info, KeyOf(setting));
+    const auto sets = [&](const std::string& other) { return Sets(other, info, parameter); };
+    if (std::ranges::none_of(command_line, sets)) settings.push_back(setting);
+  }
+  return settings;
+}
+
+void ApplyConfig(const TrainingConfig& config, SimulationRequest& request) {
+  if (request.formats.empty()) request.formats = config.formats;
+  const bool asked = !request.policies.empty();
+  const std::vector<std::string> command_line = request.settings;
+  for (const ConfigPolicy& policy : config.policies) {
+    const PolicyInfo& info = FindPolicy(policy.name);
+    // "all" stands for every policy.
+    const auto same = [&](const std::string& name) {
+      return name == "all" || FindPolicy(name).name == info.name;
+    };
+    if (asked && std::ranges::none_of(request.policies, same)) continue;
+    if (!asked) request.policies.push_back(policy.name);
+    for (const std::string& setting : SettingsOf(policy, command_line)) {
+      request.settings.push_back(std::string(info.name) + "." + setting);
+    }
+  }
+  if (!request.clipping.enabled() && config.clipping.enabled()) {
+    request.clipping.max_norm = config.clipping.max_norm;
+    request.clipping.max_value = config.clipping.max_value;
+    // A file's static scale says nothing of its stack; the other policies have their own rule.
+    const bool is_static = request.policies == std::vector<std::string>{"static"};
+    if (!request.clip_rule && is_static) request.clip_rule = config.clipping.rule;
+  }
+  if (!request.finite_test) request.finite_test = config.finite_test;
+}
+
+Recipe RecipeOf(const TrainingConfig& config) {
+  const bool half = std::ranges::any_of(config.policies, [](const ConfigPolicy& policy) {
+    return policy.name.starts_with("deepspeed") || policy.name == "megatron";
+  });
+  return half ? Recipe::kHalf : Recipe::kAutocast;
+}
+
+std::string DescribeConfig(const TrainingConfig& config) {
+  std::string text = "config: " + Printable(InputName(config.path)) + " (" + config.kind + ")\n";
+  for (const std::string& note : config.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+Json JsonConfig(const TrainingConfig& config) {
+  return {{"file", config.path},
+          {"kind", config.kind},
+          {"updates", config.updates},
+          {"notes", config.notes}};
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training configuration means for a simulation. The Python package reads the files and
+// passes on what they mean as JSON (--configured); this program alone refuses --config.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/sim/clipping.h"
+#include "dlsim/sim/forward.h"
+#include "dlsim/sim/loss_scaler.h"
+#include "sim/app/option_rows.h"
+#include "sim/base/json_value.h"
+#include "sim/replay/simulation.h"
+
+namespace dlsim::sim {
+
+// A policy with the settings KEY=VALUE that the file gives it.
+struct ConfigPolicy {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+// Returns policy static at 1.
+inline ConfigPolicy NoScaler() { return {"static", {"loss_scale=1"}}; }
+
+struct TrainingConfig {
+  std::string path, kind;              // kind: for the report, such as "DeepSpeed"
+  std::vector<std::string> formats;    // empty: the file does not say
+  std::vector<ConfigPolicy> policies;  // empty: the file does not say
+  std::string scaled;                  // a format with scales of its own, of products in layers
+  Clipping clipping;
+  std::optional<int64_t> accumulate_steps;  // as ReplayOptions has it
+  std::optional<FiniteTest> finite_test;
+  Json updates = Json::object();   // formats of weights, states and gradients by their names
+  std::vector<std::string> notes;  // one line each: what the file does not say or surprises
+};
+
+enum class ConfigFiles : uint8_t { kOne, kSeveral };
+
+// The options that name training configurations, shared by the commands that take them.
+struct ConfigArguments {
+  std::vector<std::string> paths;
+  std::string kind, version, backend;     // for Python, which reads the files
+  std::optional<std::string> configured;  // what they mean: a JSON list, in the order of `paths`
+
+  // The help says what is `taken` from a file, and which options override it (`win`).
+  void Visit(OptionRows& option, ConfigFiles files = ConfigFiles::kOne,
+             const std::string& taken = "format, policy and parameters",
+             const std::string& win = "--format, --policy and --set");
+  std::string path() const { return paths.empty() ? "" : paths.front(); }
+};
+
+// Throws UsageError that says where the option is: it is for what Python reads.
+void RequirePython(const std::string& option, const std::string& instead);
+
+// Returns what the files mean, in their order. Throws Error for an unknown policy, format or
+// parameter in one, and where Python has not read them.
+std::vector<TrainingConfig> ReadConfigs(const ConfigArguments& arguments);
+
+// The same for a command that takes one file; throws Error for several.
+std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments);
+
+// The same, with a note on clipping, for commands that do not clip.
+std::optional<TrainingConfig> ReadConfigOfUnclippedRuns(const ConfigArguments& arguments);
+
+// Returns the settings of a policy but for those that the command line replaces.
+std::vector<std::string> SettingsOf(const ConfigPolicy& policy,
+                                    std::span<const std::string> command_line);
+
+// Completes a request by what the configuration says; what the request has already wins.
+void ApplyConfig(const TrainingConfig& config, SimulationRequest& request);
+
+// How the stack computes its forward pass in 16 bits.
+Recipe RecipeOf(const TrainingConfig& config);
+
+// Returns the lines of the report that say what was read.
+std::string DescribeConfig(const TrainingConfig& config);
+
+// Returns the object "config" of a result.
+Json JsonConfig(const TrainingConfig& config);
+
+}  // namespace dlsim::sim
