@@ -101,26 +101,6 @@ macro(dlsim_fetch_fmt)
     SET FMT_DOC=OFF FMT_INSTALL=OFF FMT_TEST=OFF)
 endmacro()
 
-macro(dlsim_fetch_tomlplusplus)
-  dlsim_fetch(
-    tomlplusplus
-    VERSION 3.4.0
-    LICENSE MIT
-    SHA256 8517f65938a4faae9ccf8ebb36631a38c1cadfb5efa85d9a72e15b9e97d25155
-    URL https://github.com/marzer/tomlplusplus/archive/refs/tags/v3.4.0.tar.gz)
-endmacro()
-
-macro(dlsim_fetch_yaml-cpp)
-  dlsim_fetch(
-    yaml-cpp
-    VERSION 0.8.0
-    LICENSE MIT
-    SHA256 fbe74bbdcee21d656715688706da3c8becfd946d92cd44705cc6098bb23b3a16
-    URL https://github.com/jbeder/yaml-cpp/archive/refs/tags/0.8.0.tar.gz
-    SET YAML_CPP_BUILD_CONTRIB=OFF YAML_CPP_BUILD_TESTS=OFF YAML_CPP_BUILD_TOOLS=OFF
-        YAML_CPP_INSTALL=OFF)
-endmacro()
-
 # Reads deflated members and nothing else; arc4random, which encryption would use, is of glibc 2.36.
 macro(dlsim_fetch_libzip)
   dlsim_fetch(

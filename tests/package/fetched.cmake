@@ -2,8 +2,8 @@
 # Configures dlsim where no library is installed, as docs/install.md does without root: each is taken
 # from its sources, for which empty ones in WORK_DIR stand, so that this needs no network.
 file(REMOVE_RECURSE ${WORK_DIR})
-set(libraries hwy nlohmann_json CLI11 fmt tomlplusplus yaml-cpp libzip libxxhash)
-set(targets hwy nlohmann_json::nlohmann_json CLI11::CLI11 fmt::fmt tomlplusplus::tomlplusplus yaml-cpp
+set(libraries hwy nlohmann_json CLI11 fmt libzip libxxhash)
+set(targets hwy nlohmann_json::nlohmann_json CLI11::CLI11 fmt::fmt
             zip xxhash)
 set(libxxhash_folder /cmake_unofficial)
 set(sources)
