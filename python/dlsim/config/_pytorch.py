@@ -606,6 +606,9 @@ def read_lightning(source: Source, options: Options) -> Config:
         config.notes.append("precision 16-true: weights in 16 bits, no loss scaling")
     if kind:
         _lightning_formats(file, strategy, kind, name.endswith("16-true"), config)
+    for key in ("gradient_clip_val", "accumulate_grad_batches"):
+        if isinstance(trainer.entries.get(key, Node(None)).value, str):
+            trainer.refuse(key, "text in quotes, where Lightning needs a number", "a number")
     config.clip_norm(trainer, "gradient_clip_val")
     if trainer.choice("gradient_clip_algorithm", ("norm", "value"), lower=True) == "value":
         config.max_norm, config.max_value = None, config.max_norm
