@@ -49,6 +49,9 @@ def read_megatron(source: Source, options: Options) -> Config:
     ):
         table.refuse("", "a run without training", "--lr with --train-iters or --train-samples")
     deepspeed = table.entries.get("deepspeed_config")
+    given = ("fp16", "bf16", "deepspeed")
+    if source.is_command and not any(table.has(key) for key in given):
+        table.refuse("", "neither fp16 nor bf16 is given", "--fp16 or --bf16")
     if table.has("deepspeed"):
         if deepspeed is None or not isinstance(deepspeed.value, dict):
             refuse_run(source, deepspeed)

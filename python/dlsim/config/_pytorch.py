@@ -606,6 +606,12 @@ def read_lightning(source: Source, options: Options) -> Config:
         config.notes.append("precision 16-true: weights in 16 bits, no loss scaling")
     if kind:
         _lightning_formats(file, strategy, kind, name.endswith("16-true"), config)
+    _lightning_surroundings(trainer, config)
+    return config
+
+
+def _lightning_surroundings(trainer: Table, config: Config) -> None:
+    """Clipping and accumulation."""
     for key in ("gradient_clip_val", "accumulate_grad_batches"):
         if isinstance(trainer.entries.get(key, Node(None)).value, str):
             trainer.refuse(key, "text in quotes, where Lightning needs a number", "a number")
@@ -617,7 +623,6 @@ def read_lightning(source: Source, options: Options) -> Config:
         config.notes.append("accumulate_grad_batches is a schedule, which is not read")
     else:
         config.micro_steps = trainer.integer("accumulate_grad_batches", 1)
-    return config
 
 
 def _lightning_scaler(file: Table, trainer: Table, config: Config) -> Policy:

@@ -659,16 +659,16 @@ class Source:
 
     table: Table
     is_command: bool = False
+    options: frozenset[str] = frozenset()  # of a command, as it spells their names
     words: tuple[str, ...] = ()  # of a command: what is no option
-    launcher: Table | None = None  # the options of `accelerate launch` itself
     complete: bool = True  # False: a part that only a run tells may be options
     line: int = 0
 
     def marks(self, names: Iterable[str]) -> list[str]:
         """Returns those of the marks that are there.
 
-        A mark is the path of a key; "--name" is an option of a command, "@text" is part of a word
-        of one, and "key=text" a key with this value.
+        A mark is the path of a key; "--name" is an option of a command as it is spelled, "@text"
+        is part of a word of one, and "key=text" a key with this value.
         """
         return [name for name in names if self._has(name)]
 
@@ -676,7 +676,7 @@ class Source:
         if mark.startswith("@"):
             return any(mark[1:] in word for word in self.words)
         if mark.startswith("--"):
-            return self.is_command and mark[2:].replace("-", "_") in self.table.entries
+            return mark in self.options
         path, equals, text = mark.partition("=")
         node = self.table.find(path)
         return node is not None and (not equals or node.text == text)

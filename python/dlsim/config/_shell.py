@@ -87,6 +87,7 @@ class _Command:
     line: int
     complete: bool
     is_bare: bool  # begins with an option
+    spelled: set[str] = field(default_factory=set)  # the names of the options
 
     def decisive(self) -> list[tuple[str, str]]:
         """What of it decides: options and overrides, each with its value."""
@@ -529,14 +530,15 @@ class _Script:
                     command.words.append(text)
                     command.complete &= not (_MORE in text or text == UNKNOWN)
                 continue
-            name, equals, value = text[2:].partition("=")
-            name = name.replace("-", "_")
+            spelled, equals, value = text.partition("=")
+            name = spelled[2:].replace("-", "_")
             if UNKNOWN in name and _DECISIVE.search(name):
                 self.refuse_choice(name.replace(UNKNOWN, "..."), line)
             following = words[i].text if i < len(words) else "--"
             if not equals and not following.startswith("--") and _takes_value(name, following):
                 value, i, equals = following, i + 1, "="
             options = command.launcher if launches and not launched else command.options
+            command.spelled.add(spelled)
             node = Node(self.value_of(name, value if equals else None), line)
             self.add_option(options, name, node)
 
@@ -613,6 +615,7 @@ def commands_of(path: str, text: str) -> list[Source]:
             for name, node in command.options.items():
                 script.add_option(bare[0].options, name, node)
             bare[0].complete &= command.complete
+            bare[0].spelled |= command.spelled
         commands = bare[:1]
     elif bare:
         place = f"{printable(script.file)}:{bare[0].line}"
@@ -621,9 +624,15 @@ def commands_of(path: str, text: str) -> list[Source]:
         entries = {**command.launcher, **command.options}
         entries |= _tables_of(command.overrides, entries)
         table = Table(script.file, entries, "", command.line)
-        launcher = Table(script.file, command.launcher, "", command.line)
         sources.append(
-            Source(table, True, tuple(command.words), launcher, command.complete, command.line)
+            Source(
+                table,
+                is_command=True,
+                options=frozenset(command.spelled),
+                words=tuple(command.words),
+                complete=command.complete,
+                line=command.line,
+            )
         )
     if not sources:
         refuse(printable(script.file), "no options of a training program", "--NAME VALUE ...")

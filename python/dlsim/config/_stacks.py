@@ -44,6 +44,14 @@ class Foreign:
     settings: str = ""  # PATH:PARAMETER of numbers that are parameters of the policy
 
 
+def _is_verl(source: Source) -> bool:
+    """What its trainers share with others, such as data.train_files, is not enough."""
+    own = (
+        "actor_rollout_ref.actor model.partial_pretrain engine.strategy @verl.trainer @verl/trainer"
+    )
+    return bool(source.marks(own.split()))
+
+
 def _is_deepspeed(source: Source) -> bool:
     return not source.is_command and bool(_deepspeed.own_keys(source.table))
 
@@ -63,7 +71,7 @@ def _is_run(source: Source) -> bool:
 _NO_TRAINER = """
     fp8 fp8_backend tensor_model_parallel_size use_megatron scale_loss amp_master_grad
     tensor_parallel_degree pipeline_parallel_degree sharding_parallel_degree fsdp_shard_degree
-    tuner_type train_type sequence_len unified_checkpoint
+    tuner_type train_type base_model sequence_len micro_batch_size unified_checkpoint
     """.split()
 
 
@@ -117,11 +125,10 @@ def _is_dlsim(source: Source) -> bool:
 
 _TRAINER_MARKS = """
     per_device_train_batch_size per_device_eval_batch_size model_name_or_path output_dir
-    num_train_epochs warmup_ratio save_strategy eval_strategy|evaluation_strategy logging_strategy
-    save_total_limit logging_steps overwrite_output_dir do_train do_eval fp16_full_eval
-    bf16_full_eval half_precision_backend|fp16_backend remove_unused_columns adam_epsilon
-    dataset_name finetuning_type torch_dtype lr_scheduler_type gradient_checkpointing max_grad_norm
-    pure_bf16 overwrite_cache
+    warmup_ratio save_strategy eval_strategy|evaluation_strategy logging_strategy save_total_limit
+    overwrite_output_dir do_train do_eval fp16_full_eval bf16_full_eval
+    half_precision_backend|fp16_backend remove_unused_columns finetuning_type pure_bf16
+    overwrite_cache
     """
 _ZOO_KEYS = "optimizer model runconfig csconfig training train_input eval_input"
 
@@ -138,6 +145,7 @@ DIALECTS = (
         model.partial_pretrain data.train_files engine.strategy
         """,
         keys="actor_rollout_ref trainer algorithm data model_engine config_name",
+        fits=_is_verl,
     ),
     Dialect(
         "accelerate", "accelerate 1.15.0", _pytorch.read_accelerate,
@@ -173,7 +181,7 @@ DIALECTS = (
         distributed_training dataset.max_tokens task._name task.data criterion._name
         optimizer._name lr_scheduler._name model._name checkpoint.save_interval_updates
         @fairseq-train|@fairseq_cli/train --fp16-init-scale --fp16-scale-window
-        --fp16-scale-tolerance --memory-efficient-fp16 --memory-efficient-bf16 --criterion --arch
+        --fp16-scale-tolerance --memory-efficient-fp16 --memory-efficient-bf16 --criterion
         --update-freq --max-tokens --threshold-loss-scale --min-loss-scale --clip-norm --user-dir
         --ddp-backend --label-smoothing --fp16-adam-stats
         """,
@@ -183,7 +191,9 @@ DIALECTS = (
     Dialect(
         "huggingface", "transformers 5.24.0, TRL 1.16", _pytorch.read_huggingface, _TRAINER_MARKS,
         keys="fp16 bf16 gradient_accumulation_steps deepspeed learning_rate max_steps weight_decay "
-        "dtype optim adam_beta1 adam_beta2 fp16_opt_level fsdp label_smoothing_factor",
+        "dtype torch_dtype optim adam_beta1 adam_beta2 adam_epsilon fp16_opt_level fsdp "
+        "label_smoothing_factor max_grad_norm num_train_epochs logging_steps lr_scheduler_type "
+        "gradient_checkpointing",
         fits=_is_trainer,
     ),
     Dialect(
@@ -374,8 +384,9 @@ def _refuse_unread(source: Source) -> NoReturn:
         if _count(source, foreign.marks) >= 2:
             problem = f"a configuration of {foreign.name}, which is not read"
             table.refuse("", problem, _options_for(source, foreign))
-    if source.is_command and table.has("deepspeed_config"):
-        _deepspeed.refuse_run(source, table.entries["deepspeed_config"])
+    named = [table.entries.get(key) for key in ("deepspeed_config", "deepspeed")]
+    if source.is_command and any(named):
+        _deepspeed.refuse_run(source, next(filter(None, named)))
     keys = list(table.entries)[:5] + ["..."] * (len(table.entries) > 5)
     table.refuse(
         "",
