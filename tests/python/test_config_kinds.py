@@ -49,7 +49,7 @@ CASES = [
     ("PaddleNLP", "a.json", '{"per_device_train_batch_size": 1, "output_dir": "o", "fp16": true, '
      '"scale_loss": 512, "amp_master_grad": true}', "refused: init_loss_scaling=512"),
     ("PaddleNLP", "b.sh", "python run.py --model_name_or_path m --output_dir o --bf16 1 "
-     "--pipeline_parallel_degree 2 --sharding_parallel_degree 2",
+     "--unified_checkpoint 1 --sharding_parallel_degree 2",
      "refused: PaddleNLP, which is not read, expected --policy static --format bf16"),
     ("torchtune", "a.yaml", "optimizer: {_component_: torch.optim.AdamW}\nloss: {_component_: x}\n"
      "dtype: bf16\n", "refused: torchtune, which is not read, expected --policy static"),

@@ -22,6 +22,7 @@ from ._reading import (
     quoted,
     read_text,
     refuse,
+    source_of,
 )
 from ._stacks import dialect_of, is_known
 
@@ -38,7 +39,7 @@ def read_config(path: str, options: Options | None = None) -> Config:
     options = options or Options()
     text = read_text(path)
     if language_of(path, text) != "shell":
-        return _interpreted(Source(parse(path, text)), options)
+        return _interpreted(source_of(parse(path, text)), options)
     from ._shell import commands_of
 
     return _of_commands(commands_of(path, text), options)
@@ -71,6 +72,8 @@ def _interpreted(source: Source, options: Options) -> Config:
             f"training accumulates {steps} micro-steps: a trace recorded so has them; where each "
             f"recorded step is one, give --grad-accum-steps {steps}"
         )
+    if not source.complete:
+        config.notes.append("options in parts that only running the script would tell are not read")
     config.notes += notes_on(config, source.table)
     return config
 

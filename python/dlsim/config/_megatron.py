@@ -7,8 +7,6 @@ verl 0.9.1 (workers/engine, utils/torch_dtypes.py; before 0.8 workers/actor/dp_a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ._deepspeed import read as read_deepspeed
 from ._deepspeed import refuse_run
 from ._meaning import (
@@ -23,7 +21,7 @@ from ._meaning import (
     switched,
 )
 from ._pytorch import megatron_fp8
-from ._reading import Clear, Node, Number, Source, Table, described, printable, quoted
+from ._reading import Clear, Node, Number, Source, Table, described, printable, python_names
 
 _NEVER = 2**63 - 1
 _TRAINING = (
@@ -43,7 +41,7 @@ def read_megatron(source: Source, options: Options) -> Config:
         model = table.table("MODEL_ARGS")
         if model is None:
             table.refuse("", "no arguments of Megatron-LM", "a command line, or MODEL_ARGS")
-        table = _arguments(model)
+        table = python_names(model)
     elif (table.has("load") and not any(table.has(key) for key in _TRAINING)) or table.is_text(
         "mode", "inference"
     ):
@@ -73,12 +71,6 @@ def read_megatron(source: Source, options: Options) -> Config:
         )
     _scaled_layers(table, config)
     return config
-
-
-def _arguments(table: Table) -> Table:
-    """The keys as Python names them."""
-    names = ((k.lstrip("-").replace("-", "_"), node) for k, node in table.entries.items())
-    return replace(table, entries=dict(names))
 
 
 def _megatron_scaler(table: Table, config: Config) -> None:
@@ -207,7 +199,7 @@ def read_verl(source: Source, options: Options) -> Config:
     name = file.entries.get("config_name")
     if name is not None and name.text.partition(".y")[0] not in _OWN_FILES:
         config.notes.append(
-            f"the file of --config-name {quoted(name.text)} is not read: where the command line "
+            f"the file of --config-name {described(name)} is not read: where the command line "
             "has no value, verl's defaults are taken"
         )
     config.notes.append("the actor's training is read; the critic computes in bf16 unscaled")

@@ -471,7 +471,8 @@ def _hf_with_deepspeed(source: Source, key: str, options: Options) -> Config:
 
 def _hf_arguments(source: Source) -> Config:
     table, config = source.table, Config("")
-    given = any(table.has(key) for key in ("bf16", "pure_bf16", "torch_dtype", "dtype"))
+    types = () if source.is_command else ("torch_dtype", "dtype")  # also of programs that load
+    given = any(table.has(key) for key in ("bf16", "pure_bf16", *types))
     if not given and not switch(table, "fp16"):
         table.refuse(
             "",
@@ -695,6 +696,8 @@ def read_fairseq(source: Source, options: Options) -> Config:
             "PyTorch's scaler in fairseq is not read",
             "--policy torch --format fp16 --set init_scale=..., or fp16 instead of amp",
         )
+    if not any("fp16" in key or "bf16" in key for key in common.entries):
+        common.refuse("", "neither fp16 nor bf16 is given", "fp16 or bf16")
     is_fp16, is_bf16 = (
         bool(common.boolean(kind)) | bool(common.boolean(f"memory_efficient_{kind}"))
         for kind in ("fp16", "bf16")

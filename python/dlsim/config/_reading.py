@@ -14,7 +14,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -668,11 +668,13 @@ class Source:
         """Returns those of the marks that are there.
 
         A mark is the path of a key; "--name" is an option of a command as it is spelled, "@text"
-        is part of a word of one, and "key=text" a key with this value.
+        is part of a word of one, "@=text" a word, and "key=text" a key with this value.
         """
         return [name for name in names if self._has(name)]
 
     def _has(self, mark: str) -> bool:
+        if mark.startswith("@="):
+            return mark[2:] in self.words
         if mark.startswith("@"):
             return any(mark[1:] in word for word in self.words)
         if mark.startswith("--"):
@@ -680,6 +682,19 @@ class Source:
         path, equals, text = mark.partition("=")
         node = self.table.find(path)
         return node is not None and (not equals or node.text == text)
+
+
+def python_names(table: Table) -> Table:
+    """Returns a table with its keys as Python names them: "--clip-grad" is clip_grad."""
+    named = ((key.lstrip("-").replace("-", "_"), node) for key, node in table.entries.items())
+    return replace(table, entries=dict(named))
+
+
+def source_of(file: Table) -> Source:
+    """Returns a file as a source; one whose keys are options stands for a command."""
+    if file.entries and all(key.startswith("--") for key in file.entries):
+        return Source(python_names(file), True, frozenset(file.entries))
+    return Source(file)
 
 
 def tables_in(table: Table) -> Iterator[Table]:

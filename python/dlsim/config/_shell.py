@@ -8,6 +8,7 @@ a simulation; shlex, which knows neither variables nor commands inside of words,
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -47,12 +48,15 @@ _SWITCHES = {
     "fp16", "bf16", "amp", "deepspeed", "memory_efficient_fp16", "memory_efficient_bf16",
     "pure_bf16", "use_deepspeed", "multi_gpu",
 }  # fmt: skip
+# Commands whose options are not those of a training.
+_NO_PROGRAMS = {"", "[", "[[", "test", "echo", "printf", "cat", "export", "source", ".", ":"}
 _TRUTHS = {"true": True, "false": False}
 _SWITCH_WORDS = {
     **dict.fromkeys(("yes", "y", "t", "1", "on"), True),
     **dict.fromkeys(("no", "n", "f", "0", "off"), False),
 }
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_FUNCTION = re.compile(r"(?m)^[ \t]*(?:function[ \t]+)?([\w.-]+)[ \t]*\([ \t]*\)")
 _OVERRIDE = re.compile(r"[+~]*([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.DOTALL)
 
 # Choices of a whole table of verl's files, and the key of the table that tells the choice.
@@ -121,6 +125,7 @@ class _Script:
         self.depth: int = outer.depth + 1 if outer else 0
         self.variables: dict[str, _Values] = outer.variables if outer else {}
         self.spent: list[int] = outer.spent if outer else [0]  # characters of expansions, so far
+        self.functions = set(_FUNCTION.findall(text))
         self.written: dict[str, str] = {}  # here-documents by the file that they go to
         self.branches: list[_Branch] = []
         self.commands: list[_Command] = []
@@ -485,14 +490,26 @@ class _Script:
         words = made.words
         while words and words[0].text in keywords:
             words = words[1:]
-        if not words or words[0].text in ("[", "[[", "test", "echo", "printf", "cat", "export"):
+        first, *others = [word.text for word in words] or [""]
+        if first in ("source", ".") and not any(name.endswith("activate") for name in others):
+            self.forget(self.variables)  # another file may set them
+        if first in ("read", "unset", "getopts"):
+            self.forget(others)
+        if not words or first in _NO_PROGRAMS:
             return
         is_bare = words[0].text.startswith("--")
         command = _Command({}, {}, [], {}, words[0].line, True, is_bare)
         self.take_words(self.flattened(words), command)
+        decides = command.decisive() if first in self.functions else []
+        if decides:
+            self.refuse_choice(decides[0][0], command.line)
         if command.options or command.overrides:
             place = self.branches[-1].commands if self.branches else self.commands
             place.append(command)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Makes variables unknown."""
+        self.variables.update({name: [UNKNOWN] for name in names})
 
     def flattened(self, words: list[_Word]) -> list[_Word]:
         """A word with blanks and options is a command for eval or bash -c."""
@@ -535,7 +552,8 @@ class _Script:
             if UNKNOWN in name and _DECISIVE.search(name):
                 self.refuse_choice(name.replace(UNKNOWN, "..."), line)
             following = words[i].text if i < len(words) else "--"
-            if not equals and not following.startswith("--") and _takes_value(name, following):
+            may_follow = not following.startswith("--") and _MORE not in following
+            if not equals and may_follow and _takes_value(name, following):
                 value, i, equals = following, i + 1, "="
             options = command.launcher if launches and not launched else command.options
             command.spelled.add(spelled)

@@ -46,9 +46,7 @@ class Foreign:
 
 def _is_verl(source: Source) -> bool:
     """What its trainers share with others, such as data.train_files, is not enough."""
-    own = (
-        "actor_rollout_ref.actor model.partial_pretrain engine.strategy @verl.trainer @verl/trainer"
-    )
+    own = "actor_rollout_ref.actor model.partial_pretrain engine.strategy @main_ppo @sft_trainer"
     return bool(source.marks(own.split()))
 
 
@@ -77,9 +75,10 @@ _NO_TRAINER = """
 
 def _is_trainer(source: Source) -> bool:
     table = source.table
+    is_swift = "swift" in source.words  # its --torch_dtype float16 switches a scaler on
     own_loop = table.has("train_batch_size") and not table.has("per_device_train_batch_size")
     launched = table.has("mixed_precision") and not (table.has("fp16") or table.has("bf16"))
-    if own_loop or launched or any("flax" in word for word in source.words):
+    if own_loop or launched or is_swift or any("flax" in word for word in source.words):
         return False
     return not any(table.entries.get(k, Node(None)).value not in (None, False) for k in _NO_TRAINER)
 
@@ -268,7 +267,7 @@ DIALECTS = (
 FOREIGN = (
     Foreign(
         "PaddleNLP", "paddle",
-        "scale_loss amp_master_grad unified_checkpoint tensor_parallel_degree "
+        "scale_loss amp_master_grad unified_checkpoint tensor_parallel_degree|"
         "pipeline_parallel_degree sharding_parallel_degree fuse_attention_qkv "
         "tensor_parallel_output virtual_pp_degree amp_custom_black_list",
         "bf16 fp16", "scale_loss:init_loss_scaling",
@@ -284,15 +283,15 @@ FOREIGN = (
     ),
     Foreign(
         "axolotl", "torch",
-        "sequence_len sample_packing micro_batch_size pad_to_sequence_len val_set_size "
-        "dataset_prepared_path lora_target_linear train_on_inputs lora_model_dir base_model_config "
-        "is_llama_derived_model flash_attention special_tokens wandb_project datasets",
+        "sequence_len sample_packing pad_to_sequence_len val_set_size dataset_prepared_path "
+        "lora_target_linear train_on_inputs lora_model_dir base_model_config "
+        "is_llama_derived_model eval_sample_packing",
         "bf16 fp16",
     ),
     Foreign(
         "ms-swift", "torch",
-        "@swift tuner_type train_type target_modules system --rlhf_type custom_dataset_info "
-        "split_dataset_ratio lora_rank",
+        "@=swift @=sft|@=pt|@=rlhf tuner_type train_type --rlhf_type custom_dataset_info "
+        "split_dataset_ratio external_plugins",
         "bf16 fp16 torch_dtype",
     ),
     Foreign(
@@ -315,8 +314,8 @@ FOREIGN = (
     ),
     Foreign(
         "diffusion-pipe", "NAME",
-        "pipeline_stages micro_batch_size_per_gpu model.transformer_dtype model.dtype "
-        "blocks_to_swap video_clip_mode",
+        "pipeline_stages micro_batch_size_per_gpu model.transformer_dtype blocks_to_swap "
+        "video_clip_mode",
         "model.dtype",
     ),
     Foreign(
@@ -347,13 +346,21 @@ def _is_of(dialect: Dialect, source: Source) -> bool:
     return bool(could) and source.table.entries.keys() <= alone
 
 
+def _foreign(source: Source) -> Foreign | None:
+    return next((one for one in FOREIGN if _count(source, one.marks) >= 2), None)
+
+
 def is_known(source: Source, options: Options) -> bool:
     """Whether a command is of a stack that is read."""
-    return bool(options.kind) or any(_is_of(dialect, source) for dialect in DIALECTS)
+    if options.kind or _foreign(source) is not None:
+        return bool(options.kind)
+    return any(_is_of(dialect, source) for dialect in DIALECTS)
 
 
 def dialect_of(source: Source, options: Options) -> Dialect:
     """Returns the stack of a file or a command; raises UsageError for one that is not read."""
+    if not options.kind and _foreign(source) is not None:
+        _refuse_unread(source)
     for dialect in DIALECTS:
         if not options.kind and _is_of(dialect, source):
             return dialect
@@ -380,10 +387,10 @@ def _require_something(dialect: Dialect, source: Source) -> None:
 def _refuse_unread(source: Source) -> NoReturn:
     """Refuses a stack that is not read, with the options that do the same."""
     table = source.table
-    for foreign in FOREIGN:
-        if _count(source, foreign.marks) >= 2:
-            problem = f"a configuration of {foreign.name}, which is not read"
-            table.refuse("", problem, _options_for(source, foreign))
+    foreign = _foreign(source)
+    if foreign is not None:
+        problem = f"a configuration of {foreign.name}, which is not read"
+        table.refuse("", problem, _options_for(source, foreign))
     named = [table.entries.get(key) for key in ("deepspeed_config", "deepspeed")]
     if source.is_command and any(named):
         _deepspeed.refuse_run(source, next(filter(None, named)))
@@ -437,8 +444,8 @@ def _options_for(source: Source, foreign: Foreign) -> str:
         settings = ["--set init_loss_scaling=32768"]  # its own default
     if deepspeed.value not in (None, False):
         policy, settings = "deepspeed", []
-    of_format = [f"--format {format_name}"] if format_name else []
-    return " ".join([f"--policy {policy}", *of_format, *settings])
+    options = " ".join([f"--policy {policy}", f"--format {format_name or 'fp16'}", *settings])
+    return options if format_name else f"{options}, or --policy static --format bf16"
 
 
 def _mindspore_scaler(table: Table, settings: list[str]) -> tuple[str, list[str]]:
