@@ -67,7 +67,6 @@ class Fill:
 
     precision: str = ""  # fp16, bf16
     values: dict[str, Any] = field(default_factory=dict)
-    adam: Adam = field(default_factory=Adam)
     must_match: bool = False  # what is not "auto" must be equal, as Hugging Face's trainer requires
 
 
@@ -138,38 +137,12 @@ def _filled(file: Table, fill: Fill) -> Table:
                 entries[kind] = replace(node, value={**node.value, "enabled": filled})
             elif enabled is not None and fill.must_match and enabled.value != filled.value:
                 _refuse_difference(file.inner(kind, node), "enabled", enabled, filled.text)
-    _fill_adam(file, fill.adam, entries)
     return replace(file, entries=entries)
-
-
-def _fill_adam(file: Table, adam: Adam, entries: dict[str, Node]) -> None:
-    values = {
-        "lr": adam.lr, "eps": adam.eps, "weight_decay": adam.weight_decay,
-        "warmup_max_lr": adam.lr, "betas": (adam.beta1, adam.beta2),
-    }  # fmt: skip
-    for name in ("optimizer", "scheduler"):
-        params = file.find(f"{name}.params")
-        if params is None or not isinstance(params.value, dict):
-            continue
-        made = dict(params.value)
-        for key, node in params.value.items():
-            if node.value == "auto" and key in values:
-                made[key] = replace(node, value=_node_value(values[key]))
-        inner = {**entries[name].value, "params": replace(params, value=made)}
-        entries[name] = replace(entries[name], value=inner)
 
 
 def _refuse_difference(table: Table, key: str, node: Node, expected: str) -> NoReturn:
     problem = "differs from the arguments of Hugging Face's trainer, which refuses it"
     table.refuse(key, problem, f"{expected} or auto", described(node))
-
-
-def _node_value(value: Any) -> Any:
-    if value is None or (isinstance(value, tuple) and None in value):
-        return Unknown("auto")
-    if isinstance(value, tuple):
-        return [Node(Number(repr(one))) for one in value]
-    return Number(repr(value))
 
 
 def read(source: Source, options: Options) -> Config:
@@ -240,7 +213,10 @@ def _read(file: Table, options: Options) -> Config:
                 f"{file.path_of(key)} has no effect next to fp16: DeepSpeed reads it in fp16"
             )
     _read_types(file, values, options, config)
-    _read_amp(file, options, config)
+    amp = file.entries.get("amp", Node(None)).value
+    if isinstance(amp, dict) and amp.get("enabled", Node(None)).value is not False:
+        expected = "--policy apex --format fp16"
+        file.refuse("amp", "Apex scales the loss of this run, before 0.19.8", expected)
     for key in ("prescale_gradients", "communication_data_type"):
         if is_on(file, key):
             config.notes.append(
@@ -401,24 +377,6 @@ def _scaler(file: Table, fp16: _Values, stage: int, options: Options) -> Policy:
     return policy
 
 
-def _read_amp(file: Table, options: Options, config: Config) -> None:
-    """Apex's amp.initialize() gets the table `amp` but for `enabled`, and scales the loss."""
-    from ._pytorch import read_apex
-
-    node = file.entries.get("amp")
-    if node is None or not isinstance(node.value, dict) or config.formats:
-        return
-    amp = file.inner("amp", node)
-    if not amp.boolean("enabled"):
-        return
-    names = ("opt_level", "loss_scale", "min_loss_scale", "max_loss_scale")
-    entries = {name: amp.entries[name] for name in names if name in amp.entries}
-    made = Table(file.file, {"apex.amp": Node(entries, node.line)})
-    apex = read_apex(Source(made), options)
-    config.formats, config.policies = apex.formats, apex.policies
-    config.notes[:] = [note for note in config.notes if note != FLOAT32_NOTE] + apex.notes
-
-
 def _read_updates(file: Table, kind: str, types: Table, config: Config) -> None:
     """The formats of what the optimizer updates, and its numbers."""
 
@@ -458,7 +416,7 @@ def _read_updates(file: Table, kind: str, types: Table, config: Config) -> None:
     )
     if is_adam:
         config.adam = Adam(
-            lr=_learning_rate(file, keys, params, Clear(at("scheduler")), at("scheduler.params")),
+            lr=params.number("lr", 1e-3) if not keys.has("scheduler") else None,
             beta1=params.item("betas", 0, 0.9),
             beta2=params.item("betas", 1, 0.999),
             eps=params.number("eps", 1e-8),
@@ -470,15 +428,3 @@ def _read_updates(file: Table, kind: str, types: Table, config: Config) -> None:
 def _is_true(keys: Clear, key: str, default: bool) -> bool:
     """As Python takes a value."""
     return bool(keys.value(key)) if key in keys.entries else default
-
-
-def _learning_rate(
-    file: Table, keys: Clear, params: Clear, scheduler: Clear, settings: Table
-) -> float | None:
-    """The rate at its highest; schedules that are not known leave it open."""
-    kind = scheduler.text("type")
-    if not keys.has("scheduler") or kind == "WarmupCosineLR":
-        return params.number("lr", 1e-3)
-    if kind in ("WarmupLR", "WarmupDecayLR"):
-        return Clear(settings).number("warmup_max_lr")
-    return None

@@ -200,12 +200,8 @@ def _accelerate_fp8(file: Table, config: Config) -> None:
                 "amax_compute_algo most_recent is Accelerate's default, which it does not pass on: "
                 "TransformerEngine's own, max, counts"
             )
-        for name in ("interval", "override_linear_precision"):
-            if table.has(key(name)):
-                notes.append(f"{name} is not simulated")
-        for name in ("amax_history_length", "amax_compute_algorithm"):
-            if table.has(name):
-                notes.append(f"{name}, which accelerate config writes, is ignored by Accelerate")
+        if table.has(key("override_linear_precision")):
+            notes.append("override_linear_precision is not simulated: all products are converted")
         if table.boolean(key("use_mxfp8_block_scaling")):
             config.scaled = "mxfp8:backward=e4m3"
         else:  # Accelerate does not pass on its own default, most_recent
@@ -464,8 +460,7 @@ def _hf_with_deepspeed(source: Source, key: str, options: Options) -> Config:
     for kind in ("fp16", "bf16"):
         if not precision and switch(table, f"{kind}_full_eval"):
             precision = kind
-    adam = _trainer_adam(Clear(table, source.complete))
-    fill = Fill(precision, values, adam, must_match=True)
+    fill = Fill(precision, values, must_match=True)
     return read_inside(table, key, fill, options)
 
 
@@ -488,14 +483,10 @@ def _hf_arguments(source: Source) -> Config:
             elif kind == "fp16":
                 config.formats, config.policies = ["fp16"], [no_scaler()]
                 config.notes.append(f"{key}: weights in fp16, no loss scaling without fp16")
-    backends = ("auto", "amp", "cuda_amp", "cpu_amp", "apex")
-    backend = table.choice("half_precision_backend", backends) or "auto"
-    if backend == "auto":
-        backend = table.choice("fp16_backend", backends) or "auto"
-    if precision == "fp16" and backend == "apex":
-        level = Node({"opt_level": Node(table.string("fp16_opt_level") or "O1")})
-        config = read_apex(Source(Table(table.file, {"apex.amp": level})), Options())
-    elif precision or not config.formats:
+    for key in ("half_precision_backend", "fp16_backend"):
+        if table.is_text(key, "apex"):
+            table.refuse(key, "gone from transformers 5", "--policy apex --format fp16")
+    if precision or not config.formats:
         config.precision(precision, Policy("torch"))
     if config.formats:
         _hf_updates(source, switched(table), config)
@@ -646,10 +637,9 @@ def _lightning_scaler(file: Table, trainer: Table, config: Config) -> Policy:
         policy.set("growth_interval", table.integer("native_amp_growth_interval", 1) or 1000)
         policy.set("hysteresis", table.integer("hysteresis", 1) or 2)
         return policy
-    if not trainer.is_text("amp_backend", "apex"):
-        return Policy("torch")
-    level = trainer.string("amp_level") or "O2"
-    return Policy("apex") if level in ("O1", "O2") else no_scaler()
+    if trainer.is_text("amp_backend", "apex"):
+        trainer.refuse("amp_backend", "gone from Lightning 2", "--policy apex --format fp16")
+    return Policy("torch")
 
 
 def _lightning_formats(file: Table, strategy: Node, kind: str, pure: bool, config: Config) -> None:
