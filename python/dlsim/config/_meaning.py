@@ -118,6 +118,14 @@ def switch(table: Table, key: str) -> bool:
     return bool(table.boolean(key))
 
 
+def require_unquoted(table: Table, *keys: str) -> None:
+    """Refuses a number in quotes where the original software fails on it."""
+    for key in keys:
+        node = table.entries.get(key)
+        if node is not None and isinstance(node.value, str):
+            table.refuse(key, "text in quotes", "a number", described(node))
+
+
 def switched(table: Table, fp16: str = "fp16", bf16: str = "bf16") -> str:
     """Returns fp16, bf16 or "" by two switches, off by default; refuses both at once."""
     is_fp16, is_bf16 = switch(table, fp16), switch(table, bf16)

@@ -22,6 +22,7 @@ from ._meaning import (
     named_format,
     no_scaler,
     pure_formats,
+    require_unquoted,
     switch,
     switched,
 )
@@ -425,6 +426,7 @@ def _trainer_adam(keys: Clear) -> Adam:
 def read_huggingface(source: Source, options: Options) -> Config:
     """TrainingArguments, as YAML, JSON or a command line, also of LLaMA-Factory."""
     table = source.table
+    require_unquoted(table, "max_grad_norm", "gradient_accumulation_steps")
     if switch(table, "fp16_full_eval") and switch(table, "bf16_full_eval"):
         table.refuse("bf16_full_eval", "at most one of fp16 and bf16 can be true for full eval")
     key = "deepspeed" if table.has("deepspeed") else "deepspeed_config_file"
@@ -604,9 +606,7 @@ def read_lightning(source: Source, options: Options) -> Config:
 
 def _lightning_surroundings(trainer: Table, config: Config) -> None:
     """Clipping and accumulation."""
-    for key in ("gradient_clip_val", "accumulate_grad_batches"):
-        if isinstance(trainer.entries.get(key, Node(None)).value, str):
-            trainer.refuse(key, "text in quotes, where Lightning needs a number", "a number")
+    require_unquoted(trainer, "gradient_clip_val", "accumulate_grad_batches")
     config.clip_norm(trainer, "gradient_clip_val")
     if trainer.choice("gradient_clip_algorithm", ("norm", "value"), lower=True) == "value":
         config.max_norm, config.max_value = None, config.max_norm
