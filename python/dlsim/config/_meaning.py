@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -104,7 +105,8 @@ class Config:
     def meant(self, path: str) -> dict[str, Any]:
         """Returns what the engine takes: sim/app/training_config.cc."""
         updates = {name: self.updates[name] for name in _UPDATES if name in self.updates}
-        return asdict(self) | {"path": path, "updates": updates}
+        name = os.fsencode(path).decode(errors="replace")  # JSON has no other bytes
+        return asdict(self) | {"path": name, "updates": updates}
 
 
 def switch(table: Table, key: str) -> bool:

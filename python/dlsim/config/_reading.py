@@ -31,6 +31,7 @@ _DECIMAL = r"(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d+)?"
 _NUMBER = re.compile(rf"[-+]?(?:{_DECIMAL}|0x[0-9a-fA-F_]+|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))")
 _OCTAL = re.compile(r"[-+]?0[\d_]+")
 _QUOTED_NUMBER = re.compile(rf"[-+]?{_DECIMAL}")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # of JSON's escapes, which no file can hold
 _TRUE = {word for name in ("true", "yes", "on") for word in (name, name.title(), name.upper())}
 _FALSE = {word for name in ("false", "no", "off") for word in (name, name.title(), name.upper())}
 
@@ -352,7 +353,7 @@ def read_text(path: str) -> str:
         raise InputError(f"{name}: is a directory, expected a file")
     try:
         if path == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+            data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with open(path, "rb") as file:
                 data = file.read(MAX_BYTES + 1)
@@ -425,6 +426,8 @@ class _Limits:
 
     def made(self, value: Any, line: int) -> Node:
         """Returns a value as a node, counted."""
+        if isinstance(value, str) and _HALF_CHARACTER.search(value):
+            value = Unknown("half of a character", "text")
         if isinstance(value, str) and "${" in value:
             value = Unknown(
                 "depends on other keys, which Hydra puts in",
