@@ -116,6 +116,41 @@ CASES = [
      "refused: a configuration in Python"),
     ("Python", "b.cfg", "_base_ = ['x.py']\noptim_wrapper = dict(type='AmpOptimWrapper')\n",
      "refused: a configuration in Python"),
+    # What another file, a function's caller or a comment would decide.
+    ("sourced", "a.sh", "P=--fp16\nsource args.sh\npython t.py --model_name_or_path m "
+     "--output_dir o "
+     "$P", "refused: neither fp16 nor bf16 is given"),
+    ("sourced", "b.sh", "source venv/bin/activate\nP=--bf16\n: '\npython t.py --fp16 --bf16\n'\n"
+     "python t.py --model_name_or_path m --output_dir o $P", "bf16 static"),
+    ("functions", "a.sh", 'run() {\n  fairseq-train d --criterion c --fp16 --update-freq 2 '
+     '"$@"\n}\n'
+     "run --update-freq 16\n", "refused: 'update_freq' depends on how the script is run"),
+    ("functions", "b.sh", "run() {\n  fairseq-train d --criterion c --fp16 --update-freq 2\n"
+     "}\nrun\n",
+     "fp16 fairseq scale_window=8192"),
+    ("line ends", "a.sh", "python t.py --num-layers 2 --hidden-size 4 \\\n # --bf16 \\\n --fp16\n",
+     "refused: a command that begins with an option"),
+    ("line ends", "b.txt", "--num-layers 2\n--hidden-size 4\n--fp16\n", "fp16 megatron"),
+    # A type that a program loads is not that of a training.
+    ("types", "a.sh", "swift rlhf --rlhf_type grpo --model m --torch_dtype float16 --output_dir o "
+     "--per_device_train_batch_size 1", "refused: ms-swift, which is not read, expected "
+     "--policy torch"),
+    ("types", "b.sh", "python sample.py --model_name_or_path m --output_dir o --dtype float16",
+     "refused: neither fp16 nor bf16 is given"),
+    ("generation", "a.sh", "python3 -m verl.trainer.main_generation actor_rollout_ref.model.path=m "
+     "actor_rollout_ref.rollout.n=4 data.path=d", "refused: not verl with"),
+    ("generation", "b.yaml", "trainer: {devices: 1, accelerator: gpu, precision: 16}\n"
+     "inference: {greedy: true}\n", "refused: not Lightning"),
+    ("no precision", "a.yaml", "common: {log_format: json}\noptimization: {max_update: 9}\n"
+     "task: {data: x}\n", "refused: neither fp16 nor bf16 is given"),
+    ("no precision", "b.sh", "python t.py --num-layers 2 --hidden-size 256 --seed 3",
+     "refused: neither fp16 nor bf16 is given"),
+    # Options that a file has as keys.
+    ("option keys", "a.json", '{"--mixed_precision": "bf16", '
+     '"--pretrained_model_name_or_path": "m"}',
+     "bf16 static"),
+    ("option keys", "b.json", '{"--model_name_or_path": "m", "--output_dir": "o", "--fp16": true}',
+     "fp16 torch"),
     # A stack that is named, in a file that has nothing of it.
     ("named", "a.yaml fairseq", "lr: 1\n", "refused: no key of fairseq"),
     ("named", "b.yaml megatron", "optimizer: adam\n", "refused: no key of megatron"),
