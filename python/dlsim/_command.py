@@ -88,11 +88,8 @@ def _run_handled(name: str, arguments: Sequence[str]) -> int:
         return code
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except (Error, ModuleNotFoundError) as error:  # a missing package is named with its install
-        print(f"dlsim {name}: {error}", file=sys.stderr)
-        if isinstance(error, (UsageError, ModuleNotFoundError)):
-            return _USAGE
-        return _INPUT if isinstance(error, InputError) else _INTERNAL
+    except (Error, ModuleNotFoundError) as error:
+        return _report(name, error)
     except OSError as error:
         place = error.filename
         if place is None:
@@ -102,11 +99,21 @@ def _run_handled(name: str, arguments: Sequence[str]) -> int:
         print(f"dlsim {name}: {place}: {error.strerror or error}", file=sys.stderr)
         return _INPUT
     except Exception as error:
-        import traceback
+        return _report(name, error)
 
-        traceback.print_exc()
-        print(f"dlsim {name}: internal error: {error}", file=sys.stderr)
-        return _INTERNAL
+
+def _report(name: str, error: Exception) -> int:
+    """Says why a command failed, in one line but for a mistake of dlsim; returns the exit code."""
+    if isinstance(error, (Error, ModuleNotFoundError)):  # a missing package, with its install
+        print(f"dlsim {name}: {error}", file=sys.stderr)
+        if isinstance(error, (UsageError, ModuleNotFoundError)):
+            return _USAGE
+        return _INPUT if isinstance(error, InputError) else _INTERNAL
+    import traceback
+
+    traceback.print_exception(error)
+    print(f"dlsim {name}: internal error: {error}", file=sys.stderr)
+    return _INTERNAL
 
 
 def _run_engine(arguments: Sequence[str]) -> int:
@@ -123,9 +130,8 @@ def _run_engine(arguments: Sequence[str]) -> int:
             arguments = resolved(arguments)
         except KeyboardInterrupt:
             return _INTERRUPTED
-        except Error as error:
-            print(f"dlsim {arguments[0]}: {error}", file=sys.stderr)
-            return _INPUT if isinstance(error, InputError) else _USAGE
+        except Exception as error:
+            return _report(arguments[0], error)
     from ._core import command_main
 
     return command_main([os.fsencode(word) for word in arguments])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 from running import DLSIM
@@ -71,6 +72,29 @@ def test_a_hostile_file_is_one_line(tmp_path: Path, name: str) -> None:
         read_config(str(path))
     line = str(refused.value)
     assert line.startswith(str(path)) and "\n" not in line and len(line) < 1000
+
+
+def test_mutations_are_read_or_refused(tmp_path: Path) -> None:
+    texts = [path.read_text() for path in sorted((DATA / "config").glob("*.cases"))]
+    texts = [case.split("\n=> ")[0].partition("\n")[2] for t in texts for case in t.split("\n##")]
+    parts = (
+        "null [] {} auto -1 1e999 ${a} $1 &a *a !!float <<: \n : , \" ' { $( ` if fi -- = .".split(
+            " "
+        )
+    )
+    random = Random(20261129)
+    path = tmp_path / "f"
+    for _ in range(1500):
+        text = random.choice(texts)
+        for _ in range(random.randint(1, 3)):
+            at = random.randrange(len(text) + 1)
+            end = min(len(text), at + random.choice([0, 0, 1, 8]))
+            text = text[:at] + random.choice(parts) + text[end:]
+        path.write_text(text)
+        try:
+            read_config(str(path))
+        except (dlsim.UsageError, dlsim.InputError) as error:
+            assert "\n" not in str(error), text
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -388,7 +388,8 @@ def read_accelerate(source: Source, options: Options) -> Config:
         return launched
     if named is None:
         file = _launch_file(source, True, [])
-        assert file is not None
+        if file is None or not file.has("distributed_type"):  # kohya's, or a program's own
+            table.refuse("config_file", "not a file of Accelerate", "--config with that file")
         return _accelerate_file(file, options)
     notes, config.notes = config.notes, []
     config.precision(precision, Policy("torch"))
