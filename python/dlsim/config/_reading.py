@@ -85,6 +85,7 @@ class Node:
 def printable(text: str, most: int = 200) -> str:
     """Returns a text of a stranger for a message: on one line, not too long."""
     shown = text if len(text) <= most else text[:most] + "..."
+    shown = re.sub("[\x01-\x03]+", "...", shown)  # what only running a script would tell
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
 
 

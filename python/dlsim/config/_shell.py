@@ -549,6 +549,7 @@ class _Script:
                 continue
             spelled, equals, value = text.partition("=")
             name = spelled[2:].replace("-", "_")
+            command.complete &= UNKNOWN not in name
             if UNKNOWN in name and _DECISIVE.search(name):
                 self.refuse_choice(name.replace(UNKNOWN, "..."), line)
             following = words[i].text if i < len(words) else "--"

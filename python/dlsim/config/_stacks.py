@@ -457,4 +457,4 @@ def _mindspore_scaler(table: Table, settings: list[str]) -> tuple[str, list[str]
     value = sense.text if isinstance(sense.value, Number) else ""
     if not value and "Fixed" in kind.text and settings:
         value = settings[0].rpartition("=")[2]
-    return ("static", [f"--set loss_scale={value}"]) if value else ("NAME", [])
+    return ("static", [f"--set loss_scale={value}"]) if value else ("NAME", settings)
