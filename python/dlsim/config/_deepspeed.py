@@ -202,11 +202,9 @@ def _read(file: Table, options: Options) -> Config:
         for key in (*_KEYS, *_FP16):
             if key in table.entries and table.entries[key].value is None:
                 table.refuse(key, "DeepSpeed refuses null", "a value, or no such key")
-    config.notes += (
-        file.table_or_empty("zero_optimization").misspelt(("stage",))
-        if isinstance(getattr(file.node("zero_optimization"), "value", None), dict)
-        else []
-    )
+    zero = file.entries.get("zero_optimization", Node(None))
+    if isinstance(zero.value, dict):
+        config.notes += file.inner("zero_optimization", zero).misspelt(("stage",))
     for key in ("loss_scale", *_DYNAMIC):
         if file.has(key):
             config.notes.append(
@@ -214,7 +212,7 @@ def _read(file: Table, options: Options) -> Config:
             )
     _read_types(file, values, options, config)
     amp = file.entries.get("amp", Node(None)).value
-    if isinstance(amp, dict) and amp.get("enabled", Node(None)).value is not False:
+    if isinstance(amp, dict) and amp.get("enabled", Node(False)).value not in (False, None):
         expected = "--policy apex --format fp16"
         file.refuse("amp", "Apex scales the loss of this run, before 0.19.8", expected)
     for key in ("prescale_gradients", "communication_data_type"):
