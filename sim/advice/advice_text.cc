@@ -415,7 +415,8 @@ std::string RunInFormatsText(const Advice& advice) {
     if (!format.window || !format.shadow || format.shadow->ceilings.empty()) continue;
     const Shadow::Ceiling& ceiling = format.shadow->ceilings.front();
     text += fmt::format(
-        " In {}, gradients within {} overflow above {} at step {}, which no recorded gradient shows: "
+        " In {}, gradients within {} overflow above {} at step {}, which no recorded gradient "
+        "shows: "
         "the safe scales leave room for them, but replays do not skip.",
         format.format, Printable(ceiling.module), Power(std::ilogb(ceiling.scale)), ceiling.step);
   }

@@ -264,9 +264,10 @@ void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int e
   }
 }
 
-// Lowers the upper ends by as many binades as a step that was run again had to leave: within modules
-// there are larger gradients than those that are recorded. Where a window would end below its lower
-// end, the step has shown that a lower scale does. Of the ceilings only that one stays, if any.
+// Lowers the upper ends by as many binades as a step that was run again had to leave: within
+// modules there are larger gradients than those that are recorded. Where a window would end below
+// its lower end, the step has shown that a lower scale does. Of the ceilings only that one stays,
+// if any.
 void EndWhereStepsOverflow(Shadow& shadow, std::vector<StepWindow>& windows) {
   int binades = 0;
   Shadow::Ceiling lowest;

@@ -144,8 +144,7 @@ int RunScalerCommand(ScalerCommandOptions options) {
     out.Commit();
   }
   if (exit_code == 0 && !options.quiet && options.json != "-") {
-    WriteReport((config ? DescribeConfig(*config) : "") +
-                FormatRun(name, run, notes) +
+    WriteReport((config ? DescribeConfig(*config) : "") + FormatRun(name, run, notes) +
                 (twins.empty() ? "" : DescribeTwins(*request.resume_at, run, twins)));
   }
   return exit_code;

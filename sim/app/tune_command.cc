@@ -171,8 +171,8 @@ int RunTune(TuneCommandOptions options) {
     WriteOutput("-", Block(result, *options.emit));
   } else {
     WriteReport(FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
-                (config ? DescribeConfig(*config) : "") +
-                DescribeTrace(facts) + FormatTuneReport(result, options.top, options.details));
+                (config ? DescribeConfig(*config) : "") + DescribeTrace(facts) +
+                FormatTuneReport(result, options.top, options.details));
   }
   return 0;
 }

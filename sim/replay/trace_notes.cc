@@ -59,8 +59,9 @@ bool NamesForwardOrWeight(std::string_view name) {
 
 // Whether a part of a name is what torch.optim calls a tensor of its states.
 bool NamesOptimizerState(std::string_view name) {
-  constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf",
-                                          "momentum_buffer", "square_avg", "grad_avg"};
+  constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq",      "max_exp_avg_sq",
+                                          "exp_inf", "momentum_buffer", "square_avg",
+                                          "grad_avg"};
   return std::ranges::any_of(kStates, [&](std::string_view state) {
     return fmt::format(".{}.", name).find(fmt::format(".{}.", state)) != std::string::npos;
   });
@@ -73,8 +74,8 @@ void NoteLike(const char* what, bool (*is_like)(std::string_view),
   if (first == names.end()) return;
   const auto count = std::ranges::count_if(names, is_like);
   const std::string more = count > 1 ? fmt::format(" and {} more", count - 1) : "";
-  notes.push_back(fmt::format("named like {}, but treated as a gradient: {}{}", what,
-                              Printable(*first), more));
+  notes.push_back(
+      fmt::format("named like {}, but treated as a gradient: {}{}", what, Printable(*first), more));
 }
 
 }  // namespace

@@ -242,17 +242,17 @@ TEST_F(ForwardVerdictTest, SafeScalesLeaveRoomForGradientsWithinModules) {
   EXPECT_TRUE(JsonAdvice(AdviseOnTrace({.formats = {"fp16"}}))["formats"][0]["shadow"]["ceiling"]
                   .is_null());
 
-  WriteBlock(3, {}, {{"shadow", shadow(written(1, before->high - 2) + ", " +
-                                       written(2, before->high - 5))}});
+  WriteBlock(
+      3, {},
+      {{"shadow", shadow(written(1, before->high - 2) + ", " + written(2, before->high - 5))}});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
   fp16 = advice.formats[0];
   EXPECT_EQ(fp16.window->high, before->high - 5);
   EXPECT_EQ(fp16.window->low, before->low);
   EXPECT_EQ(fp16.high.tensor, "fc");
   EXPECT_LE(*fp16.scale, std::ldexp(1.0, before->high - 5 - kHeadroom));
-  EXPECT_NE(advice.lines[1].find(
-                fmt::format("In fp16, gradients within fc overflow above 2^{} at step 2",
-                            before->high - 5)),
+  EXPECT_NE(advice.lines[1].find(fmt::format(
+                "In fp16, gradients within fc overflow above 2^{} at step 2", before->high - 5)),
             std::string::npos)
       << advice.lines[1];
 
