@@ -49,12 +49,6 @@ _FUNCTIONS = {
         *("a: PathText, b: PathText", "Result", 'run("diff", (a, b), options)'),
         "Compares two traces or profiles of one model, tensor by tensor; dlsim.diff/1.",
     ),
-    "explain": _Function(
-        *("logs: Paths, *, tag: str | None = None", "Result", "_explain(logs, tag, options)"),
-        "Tells what a training log says of its loss scale, without a trace; dlsim.explain/1.\n\n"
-        "`logs` are the files that the command reads, or TensorBoard's: an event file, or the\n"
-        "directory of one run, where `tag` is that of the scale (default: the one named so).",
-    ),
     "profile": _Function(
         *(f"{_TRACES}, output: PathText", "Result", 'run("profile", traces, options)'),
         "Writes the profile `output` of a trace; the result says what it holds.",
@@ -146,7 +140,6 @@ from .._values import (
 )
 from ..results import JudgedResult, Result
 from ._calls import command, judge, run
-from ._calls import explain as _explain
 from ._calls import info as _info
 '''
 

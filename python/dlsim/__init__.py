@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .emulation._shadow import Shadow as Shadow
     from .emulation._shadow import check_plan as check_plan
     from .emulation._shadow import shadow as shadow
+    from .logs import explain as explain
     from .profiles import Profile as Profile
     from .profiles import open_profile as open_profile
     from .recorder import Recorder as Recorder
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from .results import Result as Result
     from .results import read_result as read_result
     from .runs import diff as diff
-    from .runs import explain as explain
     from .runs import formats as formats
     from .runs import info as info
     from .runs import profile as profile
@@ -99,8 +99,8 @@ _LAZY: dict[str, str] = {
     "check_plan": "emulation._shadow",
     "decode": "arrays",
     "diff": "runs",
-    "explain": "runs",
     "encode": "arrays",
+    "explain": "logs",
     "exponents": "traces._exponents",
     "format_names": "_core",
     "formats": "runs",
@@ -129,6 +129,7 @@ _SUBMODULES: frozenset[str] = frozenset(
         "emulation",
         "importers",
         "integrations",
+        "logs",
         "profiles",
         "recorder",
         "report",

@@ -19,6 +19,7 @@ _PYTHON_COMMANDS = {
     "accumulate": "dlsim._accumulate",
     "updates": "dlsim._updates",
     "bench": "dlsim._bench",
+    "explain": "dlsim.logs._command",
     "report": "dlsim.report._command",
     "import": "dlsim.importers._command",
 }

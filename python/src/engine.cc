@@ -12,7 +12,6 @@
 
 #include <chrono>
 #include <exception>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,19 +63,13 @@ nb::object TextOf(std::string_view bytes) {
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
-// What a command reads that is no file: logs by the paths that name them, a step as kStepPath.
-struct Inputs {
-  std::map<std::string, std::string> logs;
-  StepParts* step = nullptr;
-};
-
 // Keeps what the engine gives until Python takes it. All but the constructor and what returns
 // Python's objects is called without the GIL.
 class PythonCaller final : public sim::Caller {
  public:
   // `on_progress` is called with the work done, all work, and a text; or it is None.
-  PythonCaller(nb::object on_progress, Inputs inputs)
-      : on_progress_(std::move(on_progress)), inputs_(std::move(inputs)) {}
+  PythonCaller(nb::object on_progress, StepParts* step)
+      : on_progress_(std::move(on_progress)), step_(step) {}
   ~PythonCaller() override {
     if (null_input_ >= 0) close(null_input_);
   }
@@ -93,13 +86,8 @@ class PythonCaller final : public sim::Caller {
     if (null_input_ < 0) null_input_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
     return null_input_;
   }
-  std::optional<std::string_view> GivenLog(const std::string& path) const override {
-    const auto found = inputs_.logs.find(path);
-    if (found == inputs_.logs.end()) return std::nullopt;
-    return found->second;
-  }
   std::unique_ptr<sim::StepSource> GivenGradients(const std::string& path) const override {
-    return inputs_.step != nullptr && path == kStepPath ? inputs_.step->TakeSource() : nullptr;
+    return step_ != nullptr && path == kStepPath ? step_->TakeSource() : nullptr;
   }
   void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override {
     const nb::gil_scoped_acquire held;
@@ -125,7 +113,7 @@ class PythonCaller final : public sim::Caller {
   }
 
   nb::object on_progress_;
-  Inputs inputs_;
+  StepParts* step_;
   std::string printed_, result_;
   std::vector<std::string> said_;
   std::exception_ptr ended_by_;
@@ -175,18 +163,10 @@ class OwnSettings {
   DefaultFloatEnvironment environment_;
 };
 
-using Logs = std::vector<std::pair<nb::bytes, nb::bytes>>;  // paths and texts
-
-Inputs InputsOf(const Logs& logs, StepParts* step) {
-  Inputs inputs = {.logs = {}, .step = step};
-  for (const auto& [path, text] : logs) inputs.logs[BytesOf(path)] = BytesOf(text);
-  return inputs;
-}
-
 nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object& on_progress,
-                       const Logs& logs, StepParts* step) {
+                       StepParts* step) {
   CommandLine line(arguments);
-  PythonCaller caller(on_progress, InputsOf(logs, step));
+  PythonCaller caller(on_progress, step);
   int exit_code = kInternalError;
   {
     const nb::gil_scoped_release released;
@@ -223,13 +203,11 @@ void BindEngine(nb::module_& module) {
   module.attr("STEP_PATH") = kStepPath;
   module.def(
       "run_command", RunInProcess, nb::arg("arguments"), nb::arg("on_progress") = nb::none(),
-      nb::arg("logs") = Logs(), nb::arg("step") = nb::none(),
+      nb::arg("step") = nb::none(),
       nb::sig("def run_command(arguments: Sequence[bytes], on_progress: object | None = None, "
-              "logs: Sequence[tuple[bytes, bytes]] = [], step: HeldStep | None = None) "
-              "-> tuple[int, str, list[str], bytes | None]"),
-      "Runs a command; returns its exit code, text, lines of notes and errors, and JSON. `logs` "
-      "are paths with what it reads in place of these files; STEP_PATH names the gradients of "
-      "`step`.");
+              "step: HeldStep | None = None) -> tuple[int, str, list[str], bytes | None]"),
+      "Runs a command; returns its exit code, text, lines of notes and errors, and JSON. STEP_PATH "
+      "names the gradients of `step`.");
   module.def("command_main", RunAsProcess, nb::arg("arguments"),
              nb::sig("def command_main(arguments: Sequence[bytes]) -> int"),
              "Runs the command as a process of its own does: on standard streams, with handlers of "

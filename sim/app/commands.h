@@ -40,7 +40,6 @@ void AddReplayCommand(CLI::App& app, Action& action);
 void AddDiffCommand(CLI::App& app, Action& action);
 void AddSweepCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
-void AddExplainCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);
 void AddHelpCommand(CLI::App& app, Action& action);  // which main.cc does before it parses
 void AddPythonCommands(CLI::App& app, Action& action);

@@ -22,6 +22,9 @@ struct PythonCommand {
 // As in python/dlsim/_command.py, which takes these before this program is started, and the parsers
 // that it names; a test compares the options.
 constexpr PythonCommand kPythonCommands[] = {
+    {"explain",
+     "Find out from a training log why steps were skipped, and which policy it had (Python package)",
+     "help format= tag= expect= json= csv= quiet", ""},
     {"bench", "Measure kernels, and compare two measurements (Python package)",
      "help out= filter= repetitions= min-time= program= threshold=", "run compare"},
     {"report", "Write results as a self-contained HTML page (Python package)",

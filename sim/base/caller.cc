@@ -23,8 +23,6 @@ thread_local Caller* current = nullptr;
 
 }  // namespace
 
-std::optional<std::string_view> Caller::GivenLog(const std::string&) const { return std::nullopt; }
-
 std::unique_ptr<StepSource> Caller::GivenGradients(const std::string&) const { return nullptr; }
 
 Caller& CurrentCaller() {

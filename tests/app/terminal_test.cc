@@ -14,7 +14,6 @@
 namespace dlsim {
 namespace {
 
-const std::string kTrainingLogs = DLSIM_TEST_DATA "/logs/";
 
 class Terminal : public testing::Test {
  protected:
@@ -37,9 +36,6 @@ class Terminal : public testing::Test {
       calls.push_back({"diff", trace, trace});
     }
     calls.push_back({"replay", kSingle, "--policy", "torch", "--resume-at", "3"});
-    for (const char* log : {"megatron-steady.log", "deepspeed-minimum.log", "scale.csv"}) {
-      calls.push_back({"explain", kTrainingLogs + log});
-    }
     return calls;
   }
 

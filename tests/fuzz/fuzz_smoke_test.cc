@@ -86,8 +86,6 @@ constexpr std::array kTargets = {
     FuzzTarget{"trace_json", FuzzTraceJson, 500},
     FuzzTarget{"profile", FuzzProfile, 2'000},
     FuzzTarget{"profile_settings", FuzzProfileSettings, 1'000},
-    FuzzTarget{"log", FuzzLog, 2'000},
-    FuzzTarget{"explanation", FuzzExplanation, 40},
     FuzzTarget{"expectation", FuzzExpectation, 20'000},
     FuzzTarget{"state", FuzzState, 5'000},
 };

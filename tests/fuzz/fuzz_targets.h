@@ -20,9 +20,6 @@ int FuzzTraceJson(const uint8_t* bytes, size_t size);   // with three steps
 int FuzzProfile(const uint8_t* bytes, size_t size);
 int FuzzProfileSettings(const uint8_t* bytes, size_t size);
 
-// The path of the scale that a log tells, and what dlsim explain says of it, which runs policies.
-int FuzzLog(const uint8_t* bytes, size_t size);
-int FuzzExplanation(const uint8_t* bytes, size_t size);
 
 int FuzzExpectation(const uint8_t* bytes, size_t size);
 

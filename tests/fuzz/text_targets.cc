@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz targets of logs, expectations and states.
+// Fuzz targets of expectations and states.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,8 +14,6 @@
 #include "dlsim/format.h"
 #include "dlsim/sim/policies.h"
 #include "sim/base/expectation.h"
-#include "sim/explain/explanation.h"
-#include "sim/explain/read_log.h"
 #include "sim/policies/policy_settings.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/target_support.h"
@@ -31,12 +29,6 @@ std::vector<std::string> Paragraph(std::istringstream& text) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line) && !line.empty();) lines.push_back(line);
   return lines;
-}
-
-ScalePath PathOf(const MemoryFile& log) { return BuildPath(ReadLogs(std::array{log.path()})); }
-
-bool IsSound(const PrintedNumber& number) {
-  return std::isnan(number.value) || number.Holds(number.value);
 }
 
 // The policy of this name; of an unknown one, any, since most mutations of a name are no name.
@@ -56,33 +48,6 @@ void RunSteps(LossScaler& scaler) {
 }
 
 }  // namespace
-
-int FuzzLog(const uint8_t* bytes, size_t size) {
-  const MemoryFile file(TextOf(bytes, size));
-  return RunTarget([&] {
-    for (const Stretch& stretch : PathOf(file).stretches) {
-      for (const auto& number : {stretch.used, stretch.next}) Require(!number || IsSound(*number));
-      for (const LoggedOverflow& overflow : stretch.overflows) {
-        for (const auto& number : {overflow.used, overflow.next}) {
-          Require(!number || IsSound(*number));
-        }
-      }
-      Require(!stretch.steps || std::cmp_greater_equal(*stretch.steps, stretch.overflows.size()));
-    }
-  });
-}
-
-int FuzzExplanation(const uint8_t* bytes, size_t size) {
-  constexpr InferenceLimits kFewSteps = {
-      .work = 500, .own_work = 5'000, .ways = 0, .own_ways = 0};  // else it takes seconds
-  const MemoryFile file(TextOf(bytes, size));
-  return RunTarget([&] {
-    const Explanation explanation = Explain(PathOf(file), ParseFormat("fp16"), {}, kFewSteps);
-    Require(!FormatExplanation(explanation).empty());
-    Require(!DumpJson(JsonExplanation(explanation), 1).empty());
-    Require(!CsvExplanation(explanation).empty());
-  });
-}
 
 int FuzzExpectation(const uint8_t* bytes, size_t size) {
   const Json figures = {{"skipped_steps", 3}, {"mean_harm", 0.25},

@@ -14,7 +14,6 @@ from ._bridge import progress_to
 from ._calls import printed
 from ._command_options import (
     diff,
-    explain,
     info,
     profile,
     replay,
@@ -25,7 +24,6 @@ from ._command_options import (
 
 __all__ = [
     "diff",
-    "explain",
     "formats",
     "info",
     "profile",

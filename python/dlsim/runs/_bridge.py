@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -71,12 +71,11 @@ def run(
     paths: Sequence[str] = (),
     *,
     writes_json: bool = True,
-    logs: Mapping[str, bytes] | None = None,
     step: HeldStep | None = None,
 ) -> Call:
     """Runs `dlsim ARGUMENTS... -- PATHS...`; the first argument is the command's name.
 
-    `logs` are what it reads in place of some of these paths, `step` what STEP_PATH names.
+    `step` is what STEP_PATH names.
     """
     output = [f"--json={RESULT_PATH}"] if writes_json else []
     ended = ["--", *paths] if paths else []
@@ -86,9 +85,8 @@ def run(
 
         taken = resolved(arguments)
     command = [os.fsencode(text) for text in (*taken, *output, *ended)]
-    given = [(os.fsencode(path), text) for path, text in (logs or {}).items()]
     with _progress_of_call() as on_progress:
-        code, report, said, written = run_command(command, on_progress, given, step)
+        code, report, said, written = run_command(command, on_progress, step)
     data = None if written is None else json.loads(written)
     lines = [line.removeprefix("note: ") for one in said for line in one.splitlines() if line]
     ended_by_error = lines and code not in (0, _CHECK_FAILED)

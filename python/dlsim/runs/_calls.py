@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from .._errors import InputError, UsageError
+from .._errors import InputError
 from .._values import text_of
 from ..results import JudgedResult, Result
 from . import _bridge
 from ._options import arguments_of, check_keywords
-from ._scalar_logs import is_event_log, scales_as_csv
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -43,17 +42,6 @@ def judge(name: str, paths: object, options: Mapping[str, object]) -> JudgedResu
     """Runs a command whose result has a verdict."""
     found = run(name, paths, options)
     return JudgedResult(found.command, found.data, found.notes, found.report)
-
-
-def explain(logs: object, tag: str | None, options: Mapping[str, object]) -> Result:
-    """Runs `dlsim explain` on logs; of those of TensorBoard it reads the scales as CSV."""
-    paths = paths_of("explain", logs)
-    events = [path for path in paths if is_event_log(path)]
-    if tag is not None and len(events) < len(paths):
-        other = next(path for path in paths if path not in events)
-        raise UsageError(f"tag: expected an event log of TensorBoard, got {other!r}")
-    given = {path: scales_as_csv(path, tag) for path in events}
-    return _bridge.run(["explain", *arguments_of("explain", options)], paths, logs=given).result()
 
 
 def printed(name: str, arguments: Sequence[str], positional: Sequence[str]) -> Result:

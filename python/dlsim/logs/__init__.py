@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training log says of its loss scale, without a trace: `dlsim explain`.
+
+`wordings` has a row for each wording of a stack, `reading` makes records of files, `facts` the path
+of the scale, `policy` checks the stack's own scaler on it, and `conclusion` says what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._core import Format
+from .._errors import UsageError
+from .._files import replacing
+from .._values import text_of
+from ..results import Result
+
+if TYPE_CHECKING:
+    from .._values import FormatName, Names, Paths, PathText
+
+__all__ = ["explain"]
+
+
+def explain(
+    logs: Paths,
+    *,
+    tag: str | None = None,
+    format: FormatName | None = None,
+    expect: Names | None = None,
+    csv: PathText | None = None,
+    quiet: bool = False,
+) -> Result:
+    """Tells what a training log says of its loss scale, without a trace; dlsim.explain/1.
+
+    `logs` are the files that the command reads, or directories of runs of TensorBoard or MLflow,
+    where `tag` is that of TensorBoard's scale (default: the one named so).
+
+    Keywords:
+      format: Number format of the gradients, from which their bounds follow (default fp16)
+      expect: Check a figure of the result, such as 'skipped_steps<=20', one or several
+      csv: Write the scale path as CSV, one row per step
+      quiet: No report; errors only
+    """
+    from ..runs._calls import paths_of as texts_of_paths
+    from . import conclusion
+    from .expectations import checked, parsed
+    from .facts import paths_of
+    from .reading import read_logs, refuse_without_scale
+
+    paths = texts_of_paths("explain", logs)
+    if not paths:
+        raise UsageError("explain: no log, expected at least one")
+    name = Format("fp16" if format is None else text_of("explain: format", format)).name
+    given = [] if expect is None else [expect] if isinstance(expect, str) else list(expect)
+    expectations = [parsed(text_of("explain: expect", text)) for text in given]
+    log = read_logs(paths, tag)
+    found = paths_of(log)
+    if not found:
+        fails = any(loss.is_bad or loss.norm_is_bad for loss in log.losses.printed)
+        if not fails or expectations or csv is not None:
+            refuse_without_scale(paths)
+        from .facts import Path
+
+        found = [Path(losses=log.losses)]
+    explained = conclusion.explain_paths(found, name)
+    data: dict[str, Any] = conclusion.document_of(explained)
+    if expectations:
+        figures = data["summary"] | {"divergence_from": data["skips"]["divergence_from"]}
+        data["expectations"] = [checked(each, figures) for each in expectations]
+    if csv is not None:
+        _write(csv, conclusion.csv_of(explained))
+    command = ("dlsim", "explain", *paths)
+    return Result(command, data, (), "" if quiet else conclusion.report_of(explained))
+
+
+def _write(path: PathText, lines: Any) -> None:
+    import sys
+
+    if str(path) == "-":
+        sys.stdout.writelines(lines)
+        return
+    with replacing(path) as temporary, open(temporary, "w", encoding="ascii") as file:
+        file.writelines(lines)
+
+
+def _texts(words: Sequence[str]) -> list[str]:
+    return list(words)
