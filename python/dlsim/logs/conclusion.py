@@ -225,9 +225,9 @@ def judge(path: Path, runs: list[Run], interval: int | None) -> Skips:
     ends = [line for line in (path.stopped_line, path.zero_line) if line is not None]
     if ends:
         skips.verdict = DIVERGENCE
-    elif not skips.steps or (skips.skipped == 0 and (path.hides_steps or path.means)):
+    elif not skips.steps or path.means or (skips.skipped == 0 and not path.tells_skips):
         skips.verdict = UNKNOWN
-    if skips.skipped:
+    if skips.skipped and not path.means:
         _judge_skips(path, runs, changes, interval, skips)
     skips.evidence += ends
     return skips
@@ -236,7 +236,7 @@ def judge(path: Path, runs: list[Run], interval: int | None) -> Skips:
 def _judge_skips(
     path: Path, runs: Sequence[Run], changes: Sequence[_Change], interval: int | None, skips: Skips
 ) -> None:
-    settled = _end_of_warm_up(runs) if path.from_start and not path.means else 0
+    settled = _end_of_warm_up(runs) if path.from_start else 0
     if not path.counted:
         settled = min([settled, *(at for at, before, after, _ in changes if after > before)])
     later, _, lines = _skips_from(runs, settled)
@@ -248,7 +248,7 @@ def _judge_skips(
     begin = 0 if later == 0 else settled
     if _find_floor(path, runs, changes, begin, skips):
         return
-    if skips.verdict != DIVERGENCE and (path.means or path.only_equal):
+    if skips.verdict != DIVERGENCE and path.only_equal:
         skips.verdict = UNKNOWN
     elif skips.verdict != DIVERGENCE and later == 0:
         stays = skips.falls == 0 and skips.skipped > _HYSTERESIS  # at a floor, or static
@@ -256,7 +256,9 @@ def _judge_skips(
     if skips.verdict in (UNKNOWN, WARM_UP):
         skips.warm_up = skips.warm_up if skips.verdict == WARM_UP else 0
         return
-    if _find_divergence(runs, changes, begin, skips):
+    if not (begin == 0 and _settles(runs, changes)) and _find_divergence(
+        runs, changes, begin, skips
+    ):
         return
     if skips.verdict == DIVERGENCE:  # the log says so
         skips.tail_skips, skips.tail, _ = _skips_from(runs, begin)
@@ -328,6 +330,13 @@ def _descent_start(changes: Sequence[_Change], before: int) -> int:
         if a > b:
             start = at
     return start
+
+
+def _settles(runs: Sequence[Run], changes: Sequence[_Change]) -> bool:
+    """Whether a log begins with falls, and the scale stays from then on, as after a warm-up."""
+    first, last = changes[0][0] if changes else 0, changes[-1][0] if changes else 0
+    steps = sum(run.count for run in runs)
+    return first <= _SETTLED and steps - last >= 5 * max(last - first, _SETTLED)
 
 
 def _find_divergence(
@@ -499,7 +508,9 @@ def diagnose(
         )
     place = _judged_skip(path, runs, skips)
     if place is None:
-        return UNKNOWN, "the log shows no skipped step" + (f", but {bad}" if bad else "")
+        means = "the log prints means of the scale, which show no step"
+        shows = means if path.means else "the log shows no skipped step"
+        return UNKNOWN, shows + (f", but {bad}" if bad else "")
     found = _loss_of(path, place)
     partly = skips.verdict == DIVERGENCE and skips.tail_skips < skips.skipped
     where = "the first skipped step of the divergence" if partly else "the first skipped step"
@@ -643,15 +654,16 @@ def _lowest_and_highest(explained: Explanation) -> tuple[float | None, float | N
 def _summary(explained: Explanation) -> dict[str, Any]:
     skips, brackets = explained.skips, explained.brackets
     low, high = _lowest_and_highest(explained)
+    is_known = not explained.path.means and not explained.path.only_equal
     return {
         "steps": skips.steps,
-        "skipped_steps": skips.skipped,
+        "skipped_steps": skips.skipped if is_known else None,
         "warm_up_skips": skips.warm_up,
         "longest_run": skips.longest_run,
         "min_scale": _number(low),
         "max_scale": _number(high),
-        "falls": skips.falls,
-        "growths": skips.growths,
+        "falls": None if explained.path.means else skips.falls,
+        "growths": None if explained.path.means else skips.growths,
         "applied_at_most": _most([b.applied_at_most for b in brackets]),
         "skipped_above": _most([b.skipped_above for b in brackets]),
     }
@@ -687,7 +699,7 @@ def document_of(explained: Explanation) -> dict[str, Any]:
         "stack": path.stack,
         "format": explained.format_name,
         "counted": path.counted,
-        "from_start": path.from_start,
+        "from_start": path.from_start and path.counted,
         "notes": list(path.notes),
         "conclusion": {
             "name": explained.conclusion,
@@ -849,13 +861,12 @@ def skip_line(explained: Explanation) -> str:
     if skips.verdict == DIVERGENCE and skips.tail is None:
         ends = "scale is at its minimum" if path.stack == "marian" else "training ended"
         return f"number unknown, but the {ends} (divergence)" + _end_text(path)
-    if explained.is_silent or not skips.steps:
+    if explained.is_silent or not skips.steps or path.means:
         why = "prints no loss scale" if explained.is_silent else "has one record only"
-        return f"unknown: the log {why}"
+        return f"unknown: the log {'prints means of the scale' if path.means else why}"
     if skips.skipped == 0:
         return _no_skip_text(path, skips)
-    hides = path.hides_steps or path.means
-    line = f"{'at least ' if hides else ''}{skips.skipped}"
+    line = f"{'at least ' if path.hides_steps else ''}{skips.skipped}"
     line += f" of {counted(skips.steps, 'steps')}, " if path.counted else ", "
     if skips.verdict == WARM_UP:
         return line + _warm_up_text(path)
@@ -869,10 +880,10 @@ def skip_line(explained: Explanation) -> str:
 
 def _no_skip_text(path: Path, skips: Skips) -> str:
     steps = counted(skips.steps, "steps")
-    if path.means:
-        return "unknown: the log prints means of the scale"
-    if skips.verdict == UNKNOWN:
+    if skips.verdict == UNKNOWN and path.hides_steps:
         return f"none seen in {steps}, but the log does not show each of them"
+    if skips.verdict == UNKNOWN:
+        return f"none seen in {steps}: the scale does not fall, but the log does not mark skips"
     return f"0 of {steps}, none skipped" if path.counted else "none"
 
 
@@ -892,9 +903,8 @@ def _warm_up_text(path: Path) -> str:
 def _later_text(path: Path, skips: Skips) -> str:
     """Of skipped steps that are not all at the beginning."""
     before = f"{skips.warm_up} of them warm-up; then " if path.from_start and skips.warm_up else ""
-    if path.static or path.means:
-        static = "at a static scale, which does not fall"
-        return static if path.static else "as falls of means of the scale show"
+    if path.static:
+        return "at a static scale, which does not fall"
     if skips.verdict == STEADY:
         fails = _ends_badly(path.losses)
         return f"{before}steady, {_NOT_NORMAL if fails else 'as expected from growth of the scale'}"

@@ -64,6 +64,7 @@ class Stretch:
     last: bool | None = None  # whether the last step was skipped, if that is known
     announced: bool = False  # MXNet announces scales that act a step later
     stated: bool = True  # the log says how many of the steps were skipped
+    told: bool = False  # in so many words, not by a scale that stays: hysteresis hides skips
     hides: bool = False  # overflows that do not change the scale go without a word
     used: Printed | None = None  # by the last step
     next: Printed | None = None  # after the last step
@@ -104,6 +105,11 @@ class Path:
     def hides_steps(self) -> bool:
         """Whether there are steps of which the log does not say whether they were skipped."""
         return any(gap > 1 for gap in self.gaps)
+
+    @property
+    def tells_skips(self) -> bool:
+        """Whether the log says of each step whether it was skipped."""
+        return all(s.stated and (s.told or not s.steps) for s in self.stretches)
 
     @property
     def counted(self) -> bool:
@@ -573,22 +579,8 @@ def _drop_mixed_means(records: list[Record], log: Log) -> list[Record]:
     return kept
 
 
-def _widen_medians(records: Sequence[Record], log: Log) -> None:
-    """The scale after a step is the median of the steps around it.
-
-    It is one of those that the lines from there on tell, until the window has passed, which takes a
-    step for each line at least.
-    """
-    medians = [r for r in records if r.median_of > 1 and r.next is not None and r.is_state]
-    for at, record in enumerate(medians):
-        low, high = record.next.low, record.next.high  # type: ignore[union-attr]
-        for later in medians[at : at + record.median_of]:
-            if later.next is not None:
-                low, high = min(low, later.next.value), max(high, later.next.value)
-            if (later.number or 0) >= (record.number or 0) + record.median_of:
-                break
-        record.next = record.next._replace(low=low, high=high)  # type: ignore[union-attr]
-    if medians:
+def _note_medians(records: Iterable[Record], log: Log) -> None:
+    if any(record.median for record in records):
         log.note(
             "loss_scale is a median over the last steps: the scale may have changed some steps "
             "earlier"
@@ -609,8 +601,9 @@ def _are_means(records: Iterable[Record]) -> bool:
     if all(s.holds(nearest_power(s.value / unit) * unit) for s in scales):
         return False
     pairs = pairwise(scales)
-    ratios = Counter(round(b.value / a.value, 4) for a, b in pairs if a.value != b.value)
-    return not (sum(ratios.values()) >= 4 and len(ratios) <= 2)
+    ratios = Counter(f"{b.value / a.value:.3g}" for a, b in pairs if a.value != b.value)
+    far = all(abs(math.log2(float(ratio))) > 0.1 for ratio in ratios)
+    return not (far and sum(ratios.values()) >= 4 and len(ratios) <= 2)
 
 
 # Stretches.
@@ -668,10 +661,7 @@ class _Builder:
         self.epoch: int | None = None
         self.epoch_start = self.last_number = 0
         self.epochs = self.repeated = self.surplus = self.presumed = self.uncounted = 0
-        self.level = 0.0  # of means
-        self.hid_peak = False
-        self.last_most: Printed | None = None  # of the row before
-        self.peaks = 0
+        self.owed = 0  # falls that a skipped step has explained
         self.cut = False
         self._find_start()
 
@@ -701,10 +691,10 @@ class _Builder:
     def _covers(self, first: Record, skips: int) -> bool:
         """Whether the first state tells of the steps before it, too."""
         number = first.number or 0
+        if first.kind == UPDATES:
+            return skips > 0 or first.wording == "metaseq-start"
         if number <= 1 or first.skipped is not None or first.mean:
             return True
-        if first.kind == UPDATES:
-            return skips > 0 or number == 0
         if first.total is not None:
             return True
         return skips > 0 or bool(first.overflow)
@@ -885,7 +875,8 @@ class _Builder:
         self.epoch = record.epoch
         self.last_number = number
         number += self.epoch_start
-        if self._end_of(record, number) <= self.done and self.path.stretches:
+        falls = record.kind == UPDATES and not self.pending and self._falls_to(record.next) > 0
+        if self._end_of(record, number) <= self.done and self.path.stretches and not falls:
             self._add_earlier(record, number)
         else:
             self._append(record, number)
@@ -933,7 +924,7 @@ class _Builder:
             self.path.stretches[-1].next = record.used
         if shows_next or record.overflow is None:
             return
-        own = Stretch(record.line, 1, used=record.used)
+        own = Stretch(record.line, 1, used=record.used, told=True)
         if (
             alone
             and self.last_scale is not None
@@ -943,6 +934,7 @@ class _Builder:
             self._presume_before(record)
         self._mark_last(record.overflow, own)
         self.path.stretches.append(own)
+        self.owed = int(record.overflow)
         self.done = end
         if record.used is not None:
             self.last_scale = record.used.value
@@ -968,13 +960,15 @@ class _Builder:
             del stretch.skips[:surplus]
             self.surplus += surplus
         named = len(stretch.skips)
+        self._see_extremes(record, after)
         self._add_counted(record, stretch)
-        knows = record.overflow is not None and steps == 1
+        knows = record.overflow is not None and steps == 1 and shows_next
         if not knows and not stretch.skips:
             self._presume(record, after, stretch)
         counts = record.skipped is not None or record.total is not None
         messages = self.has_messages and (named > 0 or self._falls_to(after) == 0)
         all_skipped = len(stretch.skips) == steps
+        stretch.told = counts or self.has_messages or knows
         stretch.stated = steps <= 1 or counts or messages or all_skipped
         if not stretch.stated:
             self.path.gaps.append(steps)
@@ -985,7 +979,7 @@ class _Builder:
         stretch.next = after
         if after is not None:
             self.last_scale = after.value
-        self.seen = None
+        self.seen, self.owed = None, 0
         repeats = (
             steps == 0
             and not stretch.skips
@@ -1013,50 +1007,27 @@ class _Builder:
         )
         steps = stretch.steps or 0
         falls = self._falls_to(seen.used if saw_lower and seen else after)
-        if record.mean and after is not None and after.value > 0:
-            falls = self._falls_of_means(after.value)
         if falls == 0 and self._is_first_descent(record, after, steps):
             falls = steps
-        peak = self._peak_of(record, after)
-        if falls == 0 and peak:
-            falls = 1
-        if falls == 0 or steps <= 0:
+        falls -= min(self.owed, falls)
+        if falls == 0 or steps <= 0 or self.path.means:
             return
         stretch.skips = [Skip() for _ in range(min(falls, steps))]
         if saw_lower and seen is not None:
             stretch.skips[-1].next = seen.used
-        if peak:
-            stretch.skips[-1].used = peak
         presumed = len(stretch.skips)
         self.presumed += presumed
         self.placed += presumed
         if record.skipped is not None or record.total is not None:
             self.uncounted += presumed
 
-    def _falls_of_means(self, value: float) -> int:
-        """A mean is at most the highest scale of its steps, and at least the lowest."""
-        self.level = max(self.level, value)
-        falls = max(math.ceil(math.log2(self.level) - math.log2(value) - 0.05), 0)
-        self.level *= 0.5**falls
-        return falls
-
-    def _peak_of(self, record: Record, after: Printed | None) -> Printed | None:
-        """W&B's __MAX of the row before: the scale rose after it, and had fallen by this row."""
-        peak, self.last_most = self.last_most, record.most
-        least = record.least
-        if least is not None and self.last_scale is not None and after is not None:
-            if least.value < min(self.last_scale, after.value):
-                self.peaks += 1
-                return exactly(self.last_scale)
-        before, hid = self.last_scale, self.hid_peak
-        self.hid_peak = False
-        if peak is None or after is None or before is None or hid:
-            return None
-        if peak.value > max(before, after.value):
-            self.hid_peak = True
-            self.peaks += 1
-            return peak
-        return None
+    def _see_extremes(self, record: Record, after: Printed | None) -> None:
+        """W&B's __MIN and __MAX are those of the steps that a row stands for."""
+        for extreme in (record.least, record.most):
+            if extreme is not None and after is not None and self.last_scale is not None:
+                between = sorted((self.last_scale, after.value))
+                if not between[0] <= extreme.value <= between[1]:
+                    self.path.comes_back = True
 
     def _is_first_descent(self, record: Record, after: Printed | None, steps: int) -> bool:
         """A training begins with scales that overflow.
@@ -1123,11 +1094,10 @@ class _Builder:
                 "the log does not say which steps were skipped: each fall of the scale is assumed "
                 "to be an overflow"
             )
-        self.path.comes_back = self.peaks > 0
-        if self.peaks:
+        if self.path.comes_back and not self.path.means:
             notes.append(
                 "the columns __MIN and __MAX show that the scale changed and came back between "
-                "rows: steps were skipped there, at least one each time"
+                "rows: steps were skipped there"
             )
         if self.path.hides_steps and not self.path.means:
             typical = median_low(gap for gap in self.path.gaps if gap > 1)
@@ -1152,7 +1122,7 @@ def _joined(records: list[Record], log: Log) -> list[Record]:
     records = _drop_guided_means(records, log)
     records = _drop_means_of_fairseq(records, log)
     records = _drop_mixed_means(records, log)
-    _widen_medians(records, log)
+    _note_medians(records, log)
     return records
 
 
@@ -1212,7 +1182,7 @@ def recorded_runs(path: Path) -> list[Run]:
     runs: list[Run] = []
     used = (s.used for stretch in path.stretches for s in stretch.skips if s.used is not None)
     scale = next(used).value if path.static else math.nan
-    for index, stretch in enumerate(path.stretches):
+    for stretch in path.stretches:
         count = stretch.steps if stretch.steps is not None else len(stretch.skips)
         line = stretch.line
         end = stretch.end()
@@ -1229,7 +1199,7 @@ def recorded_runs(path: Path) -> list[Run]:
         if clean > 1:
             rest = scale if constant else math.nan
             applied.append(Run(clean - 1, rest, False, line, hidden))
-        if index == 0 and path.from_start and clean and stretch.last is not True:
+        if not any(run.count for run in runs) and path.from_start and stretch.last is not True:
             if skipped:
                 for run in applied:
                     run.scale = math.nan

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scaler of the log's own stack: parameters that the path shows, checked by a run of it.
 
-No other stack is tried: many scalers take the same few scales. A parameter is "seen" if another
-value of it would not take the scales of the log.
+No other stack is tried: many scalers take the same few scales.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import product
 from typing import Any, NamedTuple
 
 from .._core import LossScaler
@@ -19,15 +18,9 @@ from .._errors import Error
 from .facts import Path, Run, Skip, Stretch, merged
 from .wordings import is_power_of_two
 
-_MOST_WORK = 4_000_000  # steps of scalers until one is found
-_MORE_WORK = 500_000  # until it is known what the log shows of its parameters
-_MOST_STATES = 12
-_MOST_CANDIDATES = 2000
-_MOST_HIDDEN = 8
-_MOST_INTERVALS = 24
-_MOST_PLACES = 16  # steps in which each place of one skipped step is tried
+_MOST_WORK = 3_000_000  # steps of scalers
+_MOST_HIDDEN = 8  # overflows in a row that are not printed
 _JUNE_2025 = 2025 * 12 + 5  # DeepSpeed 0.17.1 was released
-_LONGEST_INTERVAL = 1 << 30
 
 
 class _Roles(NamedTuple):
@@ -39,61 +32,36 @@ class _Roles(NamedTuple):
     backoff: str = ""
     factor: str = ""  # of growth, and its inverse of backoff
     skips: str = ""  # overflows until the scale falls
-    floor: str = ""
 
 
+_FACTOR = {"factor": "scale_factor"}
+_TORCH = ("growth_interval", "growth_factor", "backoff_factor")
 _ROLES = {
-    "apex": _Roles("init_scale", "scale_window", factor="scale_factor", floor="min_loss_scale"),
-    "apex-fp16-utils": _Roles("init_scale", "scale_window", factor="scale_factor"),
-    "colossalai": _Roles(
-        *("initial_scale", "growth_interval", "growth_factor", "backoff_factor"),
-        skips="hysteresis",
-        floor="min_scale",
-    ),
-    "deepspeed": _Roles(
-        *("init_scale", "scale_window"),
-        factor="scale_factor",
-        skips="delayed_shift",
-        floor="min_scale",
-    ),
-    "deepspeed-fp16-optimizer": _Roles("init_scale", "scale_window", floor="min_scale"),
-    "fairseq": _Roles("init_scale", "scale_window", factor="scale_factor", floor="min_loss_scale"),
-    "fairseq2": _Roles("init_scale", "scale_window", factor="scale_factor", floor="min_scale"),
+    "apex": _Roles("init_scale", "scale_window", **_FACTOR),
+    "apex-fp16-utils": _Roles("init_scale", "scale_window", **_FACTOR),
+    "colossalai": _Roles("initial_scale", *_TORCH, skips="hysteresis"),
+    "deepspeed": _Roles("init_scale", "scale_window", **_FACTOR, skips="delayed_shift"),
+    "deepspeed-0.16": _Roles("init_scale", "scale_window", **_FACTOR, skips="delayed_shift"),
+    "deepspeed-fp16-optimizer": _Roles("init_scale", "scale_window"),
+    "fairseq": _Roles("init_scale", "scale_window", **_FACTOR),
+    "fairseq2": _Roles("init_scale", "scale_window", **_FACTOR),
     "guided-diffusion": _Roles("init_scale"),
-    "megatron": _Roles(
-        *("initial_scale", "growth_interval", "growth_factor", "backoff_factor"),
-        skips="hysteresis",
-        floor="min_scale",
-    ),
-    "metaseq": _Roles("init_scale", "scale_window", factor="scale_factor", floor="min_loss_scale"),
-    "mindspore-cell": _Roles("loss_scale_value", "scale_window", factor="scale_factor"),
+    "megatron": _Roles("initial_scale", *_TORCH, skips="hysteresis"),
+    "metaseq": _Roles("init_scale", "scale_window", **_FACTOR),
+    "mindspore-cell": _Roles("loss_scale_value", "scale_window", **_FACTOR),
     "mxnet": _Roles("loss_scale", "scale_seq_len"),
-    "paddle": _Roles(
-        *("init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_ratio"),
-        skips="decr_every_n_nan_or_inf",
-    ),
+    "paddle": _Roles("init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_ratio"),
     "static": _Roles("loss_scale"),
-    "torch": _Roles("init_scale", "growth_interval", "growth_factor", "backoff_factor"),
+    "torch": _Roles("init_scale", *_TORCH),
 }
-_ROLES["deepspeed-0.16"] = _ROLES["deepspeed"]
-
-# The scaler of a stack; torch's for those that use it, and for loops of one's own.
+# The scaler of a stack; torch's for those that use it, and for loops of one's own; none of Marian.
 _OWN = {
-    "apex": "apex",
-    "colossalai": "colossalai",
-    "deepspeed": "deepspeed",
-    "fairseq": "fairseq",
-    "fairseq2": "fairseq2",
     "guided-diffusion": "guided-diffusion",
     "internevo": "colossalai",
-    "megatron": "megatron",
-    "metaseq": "metaseq",
+    "marian": "",
     "mindspore": "mindspore-cell",
     "mmcv": "apex-fp16-utils",
-    "mxnet": "mxnet",
-    "paddle": "paddle",
 }
-_NO_POLICY = ("marian",)  # its scaler is none of the policies
 
 
 @dataclass
@@ -109,7 +77,7 @@ class Evidence:
 
 @dataclass
 class Match:
-    """A policy whose run takes every scale of the log, or those up to a line."""
+    """A policy whose run takes every scale of the log, or those of its first stretches."""
 
     policy: str
     settings: dict[str, str]
@@ -117,8 +85,7 @@ class Match:
     evidence: list[Evidence] = field(default_factory=list)
     stretches: int = 0  # how many of those of the path are reproduced
     runs: list[Run] = field(default_factory=list)
-    ambiguous: bool = False  # several placements of the skipped steps fit
-    scaler: LossScaler | None = None  # after the last step
+    ambiguous: bool = False  # the skipped steps may lie elsewhere
 
 
 @dataclass
@@ -129,32 +96,18 @@ class Finding:
     best: Match | None = None
     fails_at_line: int | None = None
     why_not: str = ""
-    interval: int | None = None  # of growth, the least that the log allows
 
-
-class _Interval(NamedTuple):
-    least: int
-    most: int
-
-
-class _Marks(NamedTuple):
-    """What the path shows of the parameters, before a scaler is run."""
-
-    starts: list[float]
-    rise: float | None  # the first ratio of a growth
-    fall: float | None  # of a fall
-    interval: _Interval | None
-    intervals: list[int]  # that each growth alone suggests
-    longest_clean: int  # applied steps in a row without growth
-    skips_before_fall: int
-    floor: float | None  # the lowest scale, if a step was skipped there and it did not fall
+    @property
+    def interval(self) -> int | None:
+        """Returns the interval of growth, if the log bounds it."""
+        rows = self.match.evidence if self.match is not None else ()
+        return next((row.least for row in rows if row.least and row.most), None)
 
 
 def own_policy(path: Path) -> str:
     """Returns the policy of the log's own stack; empty if it has none."""
-    if path.stack in _NO_POLICY:
-        return ""
-    policy = path.policy or _OWN.get(path.stack, "torch")
+    own = path.stack if path.stack in _ROLES else "torch"
+    policy = path.policy or _OWN.get(path.stack, own)
     is_old = path.month is not None and path.month < _JUNE_2025
     return "deepspeed-0.16" if policy == "deepspeed" and is_old else policy
 
@@ -163,121 +116,6 @@ def _close(ratio: float) -> float:
     """Returns a power of two for a ratio that is printed as nearly one."""
     power = 2.0 ** round(math.log2(ratio))
     return power if abs(ratio - power) < 1e-3 * power else ratio
-
-
-class _MarkFinder:
-    """Walks along a path; the counter of applied steps is bounded: gaps hide where they were."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._scale: float | None = None
-        self._clean = [0, 0]  # applied steps since the last change, at least and at most
-        self._longest = self._stands = self._before_fall = 0
-        self._rise: float | None = None
-        self._fall: float | None = None
-        self._lowest = math.inf
-        self._distances: list[_Interval] = []
-        # Of a log that begins in mid-training the counter is known from the first change on.
-        self._counts, self._fallen = path.from_start, False
-
-    def find(self) -> _Marks:
-        """Returns the marks."""
-        starts = self._starts()
-        for stretch in self._path.stretches:
-            self._add(stretch)
-        interval: _Interval | None = None
-        for distance in self._distances:
-            both = distance
-            if interval is not None:
-                least = max(interval.least, distance.least)
-                both = _Interval(least, min(interval.most, distance.most))
-            interval = both if both.least <= both.most else interval
-        spread = [_roundest(*distance) for distance in dict.fromkeys(self._distances)]
-        floor = self._lowest if self._stands and self._lowest < math.inf else None
-        # While the scale has never fallen, hysteresis is not used up.
-        skips = self._before_fall + (not self._fallen and self._before_fall > 0)
-        ratios = self._rise, self._fall
-        return _Marks(
-            *(starts, *ratios, interval, spread[:_MOST_INTERVALS], self._longest, skips, floor)
-        )
-
-    def _starts(self) -> list[float]:
-        """Returns the scale of the first step, or those from which it may have fallen."""
-        falls = 0
-        for stretch in self._path.stretches:
-            known = _first_scale(stretch)
-            falls += _falls_before(stretch) if known is not None else len(stretch.skips)
-            if known is not None:
-                self._scale = known * 2.0 ** min(falls, 64)
-                higher = (known * 2.0**i for i in range(min(falls, 64), -1, -1))
-                return [start for start in higher if math.isfinite(start)]
-        return []
-
-    def _add(self, stretch: Stretch) -> None:
-        count = stretch.steps if stretch.steps is not None else len(stretch.skips)
-        for skip in stretch.skips:
-            self._add_skip(skip)
-        end, before = stretch.end(), self._scale
-        after = end.value if end is not None else before
-        if after is None or before is None:
-            return
-        self._lowest = min(self._lowest, after)
-        if stretch.skips and 0 < after < before:
-            if len(stretch.skips) == 1:
-                self._fall = self._fall or _close(after / before)
-            self._fallen = True
-        grows = after > before > 0
-        if grows:
-            self._rise = self._rise or (
-                _close(after / before) if stretch.steps is not None else 2.0
-            )
-            if stretch.steps is not None and not stretch.skips and self._counts:
-                self._distances.append(_Interval(self._clean[0] + 1, self._clean[1] + count))
-            self._clean = [0, max(count - 1, 0)]
-        elif stretch.skips:
-            self._clean = [0, count - len(stretch.skips)]
-        else:
-            self._clean = [self._clean[0] + count, self._clean[1] + count]
-        self._longest = max(self._longest, self._clean[0])
-        self._counts = self._counts or grows or bool(stretch.skips)
-        self._scale = after
-
-    def _add_skip(self, skip: Skip) -> None:
-        self._before_fall += not self._fallen
-        used = skip.used.value if skip.used is not None else self._scale
-        if skip.used is not None and self._scale is not None and skip.used.value > self._scale:
-            self._rise = self._rise or 2.0
-        if skip.next is None or used is None:
-            return
-        after = skip.next.value
-        if 0 < after < used:
-            self._fall = self._fall or _close(after / used)
-            self._fallen, self._stands = True, 0
-        elif after == used and used <= self._lowest and self._fallen:
-            self._stands += 1
-        self._scale = after
-
-
-def _first_scale(stretch: Stretch) -> float | None:
-    """Returns the first scale that a stretch tells."""
-    if stretch.steps in (None, 1) and stretch.used is not None:
-        return stretch.used.value
-    for skip in stretch.skips:
-        for number in (skip.used, skip.next):
-            if number is not None:
-                return number.value
-    end = stretch.end() or stretch.used
-    return end.value if end is not None else None
-
-
-def _falls_before(stretch: Stretch) -> int:
-    """Returns how many falls may have led to the first scale that a stretch tells."""
-    if stretch.steps in (None, 1) and stretch.used is not None:
-        return 0
-    for at, skip in enumerate(stretch.skips):
-        if skip.used is not None or skip.next is not None:
-            return at if skip.used is not None else at + 1
-    return len(stretch.skips)
 
 
 def _roundest(least: int, most: int) -> int:
@@ -292,236 +130,223 @@ def _roundest(least: int, most: int) -> int:
     return least
 
 
+class _Shown:
+    """What the path shows of the parameters, before a scaler is run."""
+
+    def __init__(self, path: Path) -> None:
+        self.rise: float | None = None  # the first ratio of a growth
+        self.fall: float | None = None  # of a fall
+        self.least, self.most = 1, 1 << 40  # applied steps until a growth
+        self.longest = 0  # applied steps in a row without a growth
+        self.skips = 0  # skipped steps until the first fall
+        self.has_fallen = self.has_grown = self.says_start = False
+        self.starts: list[float] = []
+        self._scale: float | None = None
+        self._clean = [0, 0]  # applied steps since the last change, at least and at most
+        self._counts = path.from_start  # else the counter is known from the first change on
+        self._find_starts(path)
+        for stretch in path.stretches:
+            self._add(stretch)
+        self.skips += bool(self.skips) and not self.has_fallen  # hysteresis is not used up
+
+    def _find_starts(self, path: Path) -> None:
+        """Finds the scale of the first step, or those from which it may have fallen."""
+        falls = 0
+        for stretch in path.stretches:
+            known, before = _first_scale(stretch)
+            falls += before
+            if known is not None:
+                # Elsewhere the scale may have grown before.
+                self.says_start = falls == 0 and stretch.steps in (0, 1, len(stretch.skips))
+                highest = min(falls, 64)
+                higher = (known * 2.0**i for i in range(highest, -1, -1))
+                self.starts = [start for start in higher if math.isfinite(start)]
+                self._scale = known * 2.0**highest
+                return
+
+    def _add(self, stretch: Stretch) -> None:
+        count = stretch.steps if stretch.steps is not None else len(stretch.skips)
+        for skip in stretch.skips:
+            self.skips += not self.has_fallen
+            used = skip.used.value if skip.used is not None else self._scale
+            if skip.next is not None and used is not None and 0 < skip.next.value < used:
+                self.fall, self.has_fallen = self.fall or _close(skip.next.value / used), True
+            if skip.next is not None:
+                self._scale = skip.next.value
+        end, before = stretch.end(), self._scale
+        after = end.value if end is not None else before
+        if after is None or before is None:
+            return
+        if stretch.skips and 0 < after < before:
+            self.has_fallen = True
+            if len(stretch.skips) == 1:
+                self.fall = self.fall or _close(after / before)
+        grows = after > before > 0
+        if grows:
+            if stretch.steps is not None and not stretch.skips and self._counts:
+                self.rise, self.has_grown = self.rise or _close(after / before), True
+                least, most = self._clean[0] + 1, self._clean[1] + count
+                if max(least, self.least) <= min(most, self.most):
+                    self.least, self.most = max(least, self.least), min(most, self.most)
+            self._clean = [0, max(count - 1, 0)]
+        elif stretch.skips:
+            self._clean = [0, count - len(stretch.skips)]
+        else:
+            self._clean = [self._clean[0] + count, self._clean[1] + count]
+        self.longest = max(self.longest, self._clean[0])
+        self._counts = self._counts or grows or bool(stretch.skips)
+        self._scale = after
+
+
+def _first_scale(stretch: Stretch) -> tuple[float | None, int]:
+    """Returns the first scale that a stretch tells, and how many falls may have led to it."""
+    if stretch.steps in (None, 1) and stretch.used is not None:
+        return stretch.used.value, 0
+    for at, skip in enumerate(stretch.skips):
+        if skip.used is not None:
+            return skip.used.value, at
+        if skip.next is not None:
+            return skip.next.value, at + 1
+    end = stretch.end() or stretch.used
+    return (end.value if end is not None else None), len(stretch.skips)
+
+
 def _announced(scaler: LossScaler) -> float:
     """Returns the scale that comes next: MXNet's acts a step later."""
     announced = scaler.checkpoint().get("next_loss_scale")
     return scaler.scale if announced is None else float.fromhex(announced)
 
 
-class _Checker:
-    """Runs scalers along a path."""
+class _Follower:
+    """A scaler that is run along a path."""
 
-    def __init__(self, path: Path, format_name: str) -> None:
-        self._path, self._format = path, format_name
-        self._work, self._most = 0, _MOST_WORK
+    def __init__(self, scaler: LossScaler, budget: int, *, begins: bool) -> None:
+        self.scaler, self.budget, self.begins = scaler, budget, begins
+        self.runs: list[Run] = []
+        self.ambiguous = False
 
-    @property
-    def is_tired(self) -> bool:
-        """Whether no more steps are run."""
-        return self._work > self._most
-
-    def allow_more(self) -> None:
-        """Lets the questions about parameters take some steps, however many were taken before."""
-        self._most = self._work + _MORE_WORK
-
-    def make(self, policy: str, settings: Mapping[str, Any]) -> LossScaler | None:
-        """Returns a scaler; None for settings that its policy refuses."""
-        try:
-            return LossScaler(policy, dict(settings), self._format)
-        except (Error, ValueError):
-            return None
-
-    def run(self, scaler: LossScaler, first: int) -> tuple[int, list[_State]]:
-        """Returns how many stretches from `first` on fit, and the states after the last of them."""
-        states = [_State(scaler, None, [])]
-        stretches = self._path.stretches
+    def follow(self, stretches: list[Stretch], first: int) -> int:
+        """Returns up to which stretch the scaler does what the log says."""
         for at in range(first, len(stretches)):
             stretch = stretches[at]
-            if len(states) == 1 and _is_clear(stretch):  # no other way: the scaler need not be kept
-                taken = self._take(stretch, states[0], frozenset(range(len(stretch.skips))))
-                if not taken or self.is_tired:
-                    return at, states
-                continue
-            after: list[_State] = []
-            known: set[str] = set()
-            for state in states:
-                for result in self._through(stretch, state):
-                    key = repr(sorted(result.scaler.checkpoint().items()))
-                    if key not in known and len(after) < _MOST_STATES:
-                        known.add(key)
-                        after.append(result)
-            if not after or self.is_tired:
-                return at, states
-            states = after
-        return len(stretches), states
+            done = self._messages if stretch.steps is None else self._counted
+            if not done(stretch) or self.budget < 0:
+                return at
+        return len(stretches)
 
-    def _through(self, stretch: Stretch, state: _State) -> Iterator[_State]:
-        if stretch.steps is None:
-            yield from self._through_messages(stretch, state)
-            return
-        count, skips = stretch.steps, len(stretch.skips)
-        if skips > count:
-            return
-        for places in self._places(stretch, count, skips):
-            result = _State(copy.copy(state.scaler), state, [])
-            if self._take(stretch, result, places):
-                yield result
-
-    def _places(self, stretch: Stretch, count: int, skips: int) -> Iterator[str | frozenset[int]]:
-        """Yields where the skipped steps may be."""
+    def _counted(self, stretch: Stretch) -> bool:
+        count, skips = stretch.steps or 0, len(stretch.skips)
         if skips in (0, count):
-            yield frozenset(range(skips))
-            return
+            return self._take(stretch, frozenset(range(skips)), self.scaler)
+        if skips > count:
+            return False
+        # Where among the steps the skipped ones are is open: at the beginning, after a growth, or
+        # at the end, whichever comes first to the scale that the log shows.
+        self.ambiguous = True
+        most = count - (stretch.last is False)
+        places = [frozenset(range(skips)), None, frozenset(range(most - skips, most))]
         if stretch.last is True:
-            yield frozenset(range(count - skips, count))
-            yield frozenset((*range(skips - 1), count - 1))
-            if skips > 1:
-                yield "grown"
-            return
-        most = count - (1 if stretch.last is False else 0)
-        if skips == 1 and count <= _MOST_PLACES:
-            for at in range(most):
-                yield frozenset((at,))
-            return
-        yield frozenset(range(skips))
-        yield "grown"
-        yield frozenset(range(most - skips, most))
+            places = [None, frozenset((*range(skips - 1), count - 1)), places[-1]]
+        elif self.begins and not any(run.count for run in self.runs):
+            places = places[:1]  # a training begins with scales that overflow
+        length = len(self.runs)
+        for chosen in places:
+            trial = copy.copy(self.scaler)
+            if self._take(stretch, chosen, trial):
+                self.scaler = trial
+                return True
+            del self.runs[length:]
+        return False
 
-    def _take(self, stretch: Stretch, state: _State, places: str | frozenset[int]) -> bool:
-        """Takes the steps of a stretch; returns False where the log says something else."""
-        scaler, runs, count = state.scaler, state.steps, stretch.steps or 0
-        skips = iter(stretch.skips)
-        left, grown, line = len(stretch.skips), False, stretch.line
-        self._work += count + 1
-        used = scaler.scale
+    def _take(self, stretch: Stretch, places: frozenset[int] | None, scaler: LossScaler) -> bool:
+        """Takes the steps of a stretch; without places, those after a growth are skipped."""
+        count, skips = stretch.steps or 0, iter(stretch.skips)
+        left, used, grown = len(stretch.skips), scaler.scale, False
+        self.budget -= count + 1
         for at in range(count):
-            if isinstance(places, str):
-                skip = left > 0 and (grown or (stretch.last is True and at == count - 1))
-                if stretch.last is True and left == 1 and at < count - 1:
-                    skip = False
-            else:
+            is_last = at == count - 1
+            if places is not None:
                 skip = at in places
-            if at == count - 1 and stretch.used is not None and not stretch.used.holds(used):
+            else:
+                needed = stretch.last is True and (is_last or left == 1)
+                skip = is_last if needed else left > 0 and grown
+            if is_last and stretch.used is not None and not stretch.used.holds(used):
                 return False
-            if not self._step(scaler, next(skips) if skip else None):
+            if not self._step(scaler, next(skips) if skip else None, announced=False):
                 return False
             left -= skip
             after = scaler.scale
             grown = after > used or (grown and skip and after >= used)
-            last = runs[-1] if runs else None
-            if (
-                last is not None
-                and last.scale == used
-                and (last.skipped, last.line) == (skip, line)
-            ):
+            # Steps of another line, or with another outcome, are a run of their own.
+            last = self.runs[-1] if self.runs else None
+            same = last is not None and (last.scale, last.skipped) == (used, skip)
+            if last is not None and same and last.line == stretch.line:
                 last.count += 1
             else:
-                runs.append(Run(1, used, skip, line))
+                self.runs.append(Run(1, used, skip, stretch.line))
             used = after
         return not left and (stretch.next is None or stretch.next.holds(used))
 
     @staticmethod
-    def _step(scaler: LossScaler, logged: Skip | None, *, announced: bool = False) -> bool:
-        """Takes a step; returns False where the scaler does not do what the log says."""
-        used = scaler.scale
-        if logged is not None and logged.used is not None and not logged.used.holds(used):
-            return False
+    def _step(scaler: LossScaler, logged: Skip | None, *, announced: bool) -> bool:
         if logged is None:
             scaler.next(False)
             return True
+        if logged.used is not None and not logged.used.holds(scaler.scale):
+            return False
         if not scaler.next(True, math.inf)["skip"]:
             return False
-        after = logged.next
-        return after is None or after.holds(_announced(scaler) if announced else scaler.scale)
+        after = _announced(scaler) if announced else scaler.scale
+        return logged.next is None or logged.next.holds(after)
 
-    def _through_messages(self, stretch: Stretch, state: _State) -> Iterator[_State]:
+    def _messages(self, stretch: Stretch) -> bool:
         """How many steps there are between messages is not told: the scale may have grown."""
-        scaler = copy.copy(state.scaler)
-        runs: list[Run] = []
-        self._work += 16
+        scaler = self.scaler
+        self.budget -= 16
         if not stretch.skips and stretch.next is not None:  # a growth
             used = stretch.used.value if stretch.used is not None else scaler.scale
-            ratio = stretch.next.value / used if used > 0 else 0
-            if used < scaler.scale or (ratio not in (1, 2) and not stretch.announced):
-                return
+            if used < scaler.scale or stretch.next.value not in (used, 2 * used):
+                return stretch.announced
             scaler.restart_at(stretch.next.value)
-            runs.append(Run(0, scaler.scale, False, stretch.line))
-            yield _State(scaler, state, runs)
-            return
+            self.runs.append(Run(0, scaler.scale, False, stretch.line))
         for skip in stretch.skips:
-            if stretch.announced and _announced(scaler) != scaler.scale:
+            if _announced(scaler) != scaler.scale:
                 scaler.restart_at(_announced(scaler))
-            found = self._before(scaler, skip, stretch)
-            if found is None:
-                return
-            used = found
+            used = self._before(skip, stretch)
             if used != scaler.scale:
                 scaler.restart_at(used)
             line = skip.line or stretch.line
-            for _ in range(_MOST_HIDDEN if stretch.hides and skip.next is not None else 0):
+            self.runs.append(Run(1, scaler.scale, True, line))
+            for _ in range(_MOST_HIDDEN if stretch.hides else 0):  # hysteresis, without a word
                 trial = copy.copy(scaler)
-                trial.next(True, math.inf)
-                if trial.scale != used:
-                    break
-                scaler = trial  # hysteresis: an overflow that is not printed
-            runs.append(Run(1, used, True, line))
+                if trial.next(True, math.inf) and trial.scale == scaler.scale:
+                    self.scaler = scaler = trial
             if not self._step(scaler, skip, announced=stretch.announced):
-                return
-            runs.append(Run(0, _announced(scaler), False, line))
-        yield _State(scaler, state, runs)
+                return False
+            self.runs.append(Run(0, _announced(scaler), False, line))
+        return True
 
-    @staticmethod
-    def _before(  # noqa: PLR0911 - a list of cases
-        scaler: LossScaler, skip: Skip, stretch: Stretch
-    ) -> float | None:
+    def _before(self, skip: Skip, stretch: Stretch) -> float:
         """Returns the scale that a skipped step used: the scaler's, or a higher one."""
+        scale = self.scaler.scale
         if skip.used is not None:
-            if skip.used.holds(scaler.scale):
-                return scaler.scale
-            ratio = skip.used.value / scaler.scale if scaler.scale > 0 else 0
-            grows = is_power_of_two(ratio) or scaler.policy == "guided-diffusion"
-            return skip.used.value if ratio > 1 and grows else None
-        if skip.next is None:
-            return scaler.scale
-        trial = copy.copy(scaler)
-        for _ in range(_MOST_HIDDEN if stretch.hides else 1):
-            trial.next(True, math.inf)
-            if trial.scale != scaler.scale:
-                break
-        if skip.next.holds(_announced(trial)):
-            return scaler.scale
-        for growths in range(1, 40):
-            higher = scaler.scale * 2.0**growths
-            if not math.isfinite(higher):
-                return None
-            trial = copy.copy(scaler)
-            trial.restart_at(higher)
-            trial.next(True, math.inf)
-            if skip.next.holds(_announced(trial)):
+            ratio = skip.used.value / scale if scale > 0 else 0
+            grows = is_power_of_two(ratio) or self.scaler.policy == "guided-diffusion"
+            return skip.used.value if ratio > 1 and grows else scale
+        for growths in range(40):
+            higher = scale * 2.0**growths
+            trial = copy.copy(self.scaler)
+            if growths:
+                trial.restart_at(higher)
+            for _ in range(_MOST_HIDDEN if stretch.hides else 1):
+                trial.next(True, math.inf)
+                if _announced(trial) != higher:
+                    break
+            if skip.next is None or skip.next.holds(_announced(trial)):
                 return higher
             if _announced(trial) > skip.next.value:
-                return None
-        return None
-
-
-@dataclass(slots=True)
-class _State:
-    """A scaler, and the steps that led to it from the state before."""
-
-    scaler: LossScaler
-    before: _State | None
-    steps: list[Run]
-
-    def runs(self) -> list[Run]:
-        """Returns all steps."""
-        parts = []
-        state: _State | None = self
-        while state is not None:
-            parts.append(state.steps)
-            state = state.before
-        return merged(run for runs in reversed(parts) for run in runs)
-
-
-def _is_clear(stretch: Stretch) -> bool:
-    """Whether the steps of a stretch leave no choice of which were skipped."""
-    return stretch.steps is not None and len(stretch.skips) in (0, stretch.steps)
-
-
-def _is_constant(path: Path) -> bool:
-    """Whether the scale never changes and is none that a dynamic scaler begins with."""
-    scales = {s.value for stretch in path.stretches for s in (stretch.used, stretch.end()) if s}
-    skips = any(stretch.skips for stretch in path.stretches)
-    return not skips and len(scales) == 1 and (1.0 in scales or not is_power_of_two(min(scales)))
+                break
+        return scale
 
 
 def find_policy(path: Path, format_name: str) -> Finding:
@@ -537,8 +362,10 @@ def find_policy(path: Path, format_name: str) -> Finding:
         return _static(path, policy)
     if path.has_cuts:
         return Finding(why_not="lines are left out in the middle of the log")
-    if _is_constant(path):
-        policy = "static"
+    scales = {s.value for stretch in path.stretches for s in (stretch.used, stretch.end()) if s}
+    if len(scales) == 1 and not any(stretch.skips for stretch in path.stretches):
+        # A dynamic scaler begins at a power of two; 1 is printed without scaling, too.
+        policy = policy if is_power_of_two(min(scales)) and scales != {1.0} else "static"
     return _Finder(path, policy, format_name).find()
 
 
@@ -546,231 +373,153 @@ def _static(path: Path, policy: str) -> Finding:
     """DeepSpeed says that the scale is static: it never changes, and steps are skipped."""
     value = next(s.used.value for stretch in path.stretches for s in stretch.skips if s.used)
     settings = {"loss_scale": _setting_text(value)}
-    try:
-        scaler = LossScaler(policy, settings)
-    except (Error, ValueError):
-        policy, scaler = "static", LossScaler("static", settings)
+    scaler = LossScaler(policy, settings)
     rows = [Evidence(n, v, n == "loss_scale") for n, v in scaler.parameters.items()]
-    match = Match(policy, settings, dict(scaler.parameters), rows, scaler=scaler)
-    return Finding(match=match)
+    return Finding(match=Match(policy, settings, dict(scaler.parameters), rows))
 
 
 class _Finder:
     def __init__(self, path: Path, policy: str, format_name: str) -> None:
-        self._path, self._policy = path, policy
-        self._roles = _ROLES[policy]
-        self._checker = _Checker(path, format_name)
-        self._marks = _MarkFinder(path).find()
+        self._path, self._policy, self._format = path, policy, format_name
+        self._roles, self._shown = _ROLES[policy], _Shown(path)
         self._defaults = LossScaler(policy).parameters
-        # In mid-training the counters are not known: the run begins after the first change.
         self._knows_start = path.from_start or policy == "static"
-        self._first = 0 if self._knows_start else self._first_change()
+        # In mid-training the counters are not known: the run begins after the first change.
+        self._first, self._begin = 0, math.nan
+        if not self._knows_start:
+            self._find_first_change()
 
-    def _first_change(self) -> int:
-        """Returns the stretch after the first growth, which sets all counters, or after a fall."""
+    def _find_first_change(self) -> None:
+        """The first growth sets all counters; without one, a fall sets that of applied steps."""
         scale: float | None = None
-        fall = None
+        changes: dict[bool, tuple[int, float]] = {}
         for at, stretch in enumerate(self._path.stretches):
             end = stretch.end()
-            if end is None:
-                continue
-            if scale is not None and end.value > scale and not stretch.skips:
-                return at + 1
-            if scale is not None and end.value < scale and fall is None:
-                fall = at + 1
-            scale = end.value
-        return len(self._path.stretches) if fall is None else fall
-
-    def _begin(self) -> float | None:
-        """Returns the scale with which the run begins, in mid-training."""
-        if self._knows_start:
-            return None
-        for stretch in reversed(self._path.stretches[: self._first]):
-            end = stretch.end()
-            if end is not None:
-                return end.value
-        return None
+            if end is not None and scale is not None and end.value != scale:
+                changes.setdefault(end.value > scale and not stretch.skips, (at + 1, end.value))
+            scale = end.value if end is not None else scale
+        none = len(self._path.stretches), math.nan
+        self._first, self._begin = changes.get(True) or changes.get(False) or none
 
     def find(self) -> Finding:
         """Returns the first parameters that fit, else those that go farthest."""
-        if self._first >= len(self._path.stretches) and not self._knows_start:
+        stretches, budget = self._path.stretches, _MOST_WORK
+        if self._first >= len(stretches):
             return Finding(
                 why_not="the log starts in mid-training, and its scale does not change before the "
                 "last line"
             )
-        best: tuple[int, dict[str, Any], list[_State]] | None = None
+        best: tuple[int, Mapping[str, Any], _Follower] | None = None
         for settings in self._candidates():
-            reached, states = self._try(settings)
+            follower = self._follower(settings, budget)
+            if follower is None:
+                continue
+            reached = follower.follow(stretches, self._first)
+            budget = follower.budget
             if best is None or reached > best[0]:
-                best = reached, settings, states
-            if reached == len(self._path.stretches) or self._checker.is_tired:
+                best = reached, settings, follower
+            if reached == len(stretches) or budget < 0:
                 break
         if best is None:
             return Finding(why_not="the log shows no scale with which it began")
-        reached, settings, states = best
-        match = self._match(settings, reached, states)
-        if reached == len(self._path.stretches) and not self._checker.is_tired:
-            self._add_evidence(match, settings)
-            row = next((e for e in match.evidence if e.name == self._roles.interval), None)
-            known = row is not None and row.least is not None and row.most is not None
-            return Finding(match=match, interval=row.least if known and row else None)
-        if self._checker.is_tired:
+        reached, settings, follower = best
+        match = self._match(settings, reached, follower)
+        if reached == len(stretches):
+            return Finding(match=match)
+        if budget < 0:
             return Finding(best=match, why_not="the log is too long to be run through again")
-        line = self._path.stretches[reached].line
-        return Finding(best=match, fails_at_line=line)
+        return Finding(best=match, fails_at_line=stretches[reached].line)
 
-    def _try(self, settings: Mapping[str, Any]) -> tuple[int, list[_State]]:
-        scaler = self._checker.make(self._policy, settings)
-        if scaler is None:
-            return self._first, []
-        begin = self._begin()
-        if begin is not None:
-            scaler.restart_at(begin)
-        return self._checker.run(scaler, self._first)
+    def _follower(self, settings: Mapping[str, Any], budget: int) -> _Follower | None:
+        try:
+            scaler = LossScaler(self._policy, dict(settings), self._format)
+        except (Error, ValueError):  # its policy refuses the settings
+            return None
+        if not math.isnan(self._begin):
+            scaler.restart_at(self._begin)
+        return _Follower(scaler, budget, begins=self._path.from_start)
 
-    def _match(self, settings: dict[str, Any], reached: int, states: list[_State]) -> Match:
+    def _match(self, settings: Mapping[str, Any], reached: int, follower: _Follower) -> Match:
         if not self._knows_start:  # how much of the hysteresis was used up is not known
             settings = {n: v for n, v in settings.items() if n != self._roles.skips}
-        scaler = self._checker.make(self._policy, settings)
-        parameters = dict(scaler.parameters) if scaler is not None else {}
+        parameters = dict(LossScaler(self._policy, dict(settings), self._format).parameters)
         texts = {name: _setting_text(value) for name, value in settings.items()}
         match = Match(self._policy, texts, parameters, stretches=reached - self._first)
-        if states:
-            match.runs, match.scaler = states[0].runs(), states[0].scaler
-            match.ambiguous = len(states) > 1
+        match.runs, match.ambiguous = merged(follower.runs), follower.ambiguous
+        match.evidence = [self._evidence(name, value) for name, value in parameters.items()]
         return match
 
     def _candidates(self) -> Iterator[dict[str, Any]]:
-        roles, marks = self._roles, self._marks
+        """Yields settings that the path shows, those that differ least from the defaults first."""
+        roles, shown = self._roles, self._shown
         options: list[list[tuple[str, Any]]] = []
 
         def add(name: str, values: list[Any]) -> None:
             if name:
-                unique = list(dict.fromkeys(values))
-                options.append([(name, v) for v in unique])
+                options.append([(name, v) for v in dict.fromkeys(values)])
 
-        def default(name: str) -> Any:
-            return self._defaults.get(name)
-
-        rise, fall = marks.rise, marks.fall
-        if roles.growth and rise is not None and rise != default(roles.growth):
-            add(roles.growth, [rise, default(roles.growth)])
-        if roles.backoff and fall is not None and fall != default(roles.backoff):
-            add(roles.backoff, [fall, default(roles.backoff)])
-        if roles.factor and fall is not None and 1 / fall != default(roles.factor):
-            add(roles.factor, [1 / fall, default(roles.factor)])
-        if marks.floor is not None and roles.floor and marks.floor != default(roles.floor):
-            add(roles.floor, [default(roles.floor), marks.floor])
-        add(roles.interval, self._intervals())
         if self._knows_start:
-            add(roles.start, self._starts(default(roles.start)))
+            add(roles.start, shown.starts)
+        add(roles.growth, [shown.rise or self._defaults.get(roles.growth)])
+        add(roles.backoff, [shown.fall or self._defaults.get(roles.backoff)])
+        add(roles.factor, [1 / shown.fall if shown.fall else self._defaults.get(roles.factor)])
+        add(roles.interval, self._intervals())
         if roles.skips:
-            standard = default(roles.skips)
-            shown = marks.skips_before_fall if marks.skips_before_fall > 0 else standard
-            values = [standard, min(shown, 64), 1] if self._knows_start else [standard, 1]
-            add(roles.skips, values)
-        found = ({n: v for n, v in chosen if v != default(n)} for chosen in product(*options))
-        yield from sorted(islice(found, _MOST_CANDIDATES), key=len)
+            standard = self._defaults[roles.skips]
+            add(roles.skips, [standard, *([shown.skips] if 0 < shown.skips < 64 else []), 1])
 
-    def _starts(self, standard: Any) -> list[Any]:
-        starts = self._marks.starts
-        if standard in starts and len(starts) > 2:
-            return [standard, *starts]
-        return list(starts)
+        def others(settings: Mapping[str, Any]) -> int:
+            return len(settings.keys() - {roles.start})
+
+        found = ({n: v for n, v in c if v != self._defaults.get(n)} for c in product(*options))
+        yield from sorted(found, key=others)
 
     def _intervals(self) -> list[Any]:
-        name = self._roles.interval
+        shown, name = self._shown, self._roles.interval
         if not name:
             return []
         standard = int(self._defaults[name])
-        marks = self._marks
         if self._path.stated_interval is not None:
             return [self._path.stated_interval]
-        interval = marks.interval
-        if interval is None:
-            if standard > marks.longest_clean:
-                return [self._defaults[name]]
-            return [_roundest(marks.longest_clean + 1, (marks.longest_clean + 1) * 10)]
-        least, most = interval
+        if not shown.has_grown:
+            least = shown.longest + 1
+            return [self._defaults[name] if standard >= least else _roundest(least, 10 * least)]
+        least, most = shown.least, shown.most
         values: list[Any] = [self._defaults[name]] if least - 1 <= standard <= most else []
         values += [_roundest(least, most), least, most, least - 1, most - 1]
-        values += range(least, most + 1, max(1, (most - least) // 24))
-        values += marks.intervals
-        return [v for v in values if 0 < v < _LONGEST_INTERVAL]
+        return [value for value in values if value > 0]
 
-    # What the log shows of each parameter.
-
-    def _fits(self, settings: Mapping[str, Any]) -> bool:
-        reached, states = self._try(settings)
-        return bool(states) and reached == len(self._path.stretches)
-
-    def _add_evidence(self, match: Match, settings: dict[str, Any]) -> None:
-        roles = self._roles
-        self._checker.allow_more()
-        for name, value in match.parameters.items():
-            row = Evidence(name, value)
-            if name == roles.interval:
-                self._bound_interval(row, settings)
-            elif name == roles.start:
-                row.seen = self._knows_start and self._is_seen(name, value, settings, 2.0)
-            elif name in (roles.growth, roles.backoff, roles.factor):
-                row.seen = self._is_seen(name, value, settings, 1.25)
-            elif name == roles.skips:
-                row.seen = self._path.from_start and self._is_seen(name, value, settings, None)
-            elif name == roles.floor:
-                row.seen = self._marks.floor is not None and self._is_seen(
-                    name, value, settings, 2.0
-                )
-            match.evidence.append(row)
-
-    def _is_seen(
-        self, name: str, value: Any, settings: dict[str, Any], factor: float | None
-    ) -> bool:
-        if isinstance(value, (str, bool)) or value is None:
-            return False
-        if factor is None:
-            others = [value + 1, value - 1] if value > 1 else [value + 1]
-        else:
-            others = [value * factor, value / factor]
-        return not any(
-            self._fits({**settings, name: other}) or self._checker.is_tired for other in others
-        )
-
-    def _bound_interval(self, row: Evidence, settings: dict[str, Any]) -> None:
-        """Bounds the interval of growth, where each skipped step and growth is told."""
-        stated = self._path.stated_interval
-        if stated is not None:
-            row.seen, row.least, row.most = True, stated, stated
-            return
-        value = int(row.value)
-        if not self._path.counted or self._path.gaps:
-            return
-        interval = self._marks.interval
-        if interval is None:
-            least = self._marks.longest_clean + 1
-            row.least = least if 1 < least <= value else None
-            return
-
-        def fits(tried: int) -> bool:
-            return self._fits({**settings, row.name: tried})
-
-        least = most = value
-        while least > max(interval.least - 2, 1) and value - least < 64 and fits(least - 1):
-            least -= 1
-        while most < interval.most + 1 and most - value < 64 and fits(most + 1):
-            most += 1
-        row.least, row.most, row.seen = least, most, least == most
+    def _evidence(self, name: str, value: Any) -> Evidence:
+        """Says what the log shows of a parameter."""
+        roles, shown, path = self._roles, self._shown, self._path
+        row = Evidence(name, value)
+        clear = path.counted and not path.hides_steps
+        if name == roles.start:
+            row.seen = self._knows_start and shown.says_start
+        elif name == roles.growth:
+            row.seen = shown.rise is not None
+        elif name in (roles.backoff, roles.factor):
+            row.seen = shown.fall is not None
+        elif name == roles.skips:
+            row.seen = path.from_start and shown.has_fallen and clear
+        elif name == roles.interval and path.stated_interval is not None:
+            row.seen, row.least, row.most = True, path.stated_interval, path.stated_interval
+        elif name == roles.interval and clear and shown.has_grown:
+            # Some policies count one applied step more or fewer.
+            row.least, row.most = min(shown.least, int(value)), max(shown.most, int(value))
+            row.seen = row.least == row.most
+        elif name == roles.interval and clear and 0 < shown.longest < int(value):
+            row.least = shown.longest + 1 if shown.longest > 1 else None
+        return row
 
 
 def _setting_text(value: Any) -> str:
     """Returns a value as a setting: "65536", "2^27"."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, (int, float)):
-        number = float(value)
-        if is_power_of_two(number) and not 1 <= number <= 2**20:
-            return f"2^{round(math.log2(number))}"
-        return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)
-    return str(value)
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return str(value)
+    number = float(value)
+    if is_power_of_two(number) and not 1 <= number <= 2**20:
+        return f"2^{round(math.log2(number))}"
+    return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)

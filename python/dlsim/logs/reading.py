@@ -249,7 +249,7 @@ class _Reader:
                 raw = open(path, "rb")
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
-                raise InputError(f"{name_of(path)}: cannot be opened: {why}") from error
+                raise InputError(f"{name_of(path):.256}: cannot be opened: {why}") from error
             with raw:
                 self._read_text(path, raw)
 

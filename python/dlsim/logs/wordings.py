@@ -53,6 +53,8 @@ def is_power_of_two(value: float) -> bool:
 
 def nearest_power(value: float) -> float:
     """Returns the power of two next to a positive number, by its logarithm."""
+    if not 0 < value < math.inf:
+        return value
     return math.ldexp(1.0, max(-1074, min(1023, round(math.log2(value)))))
 
 
@@ -175,7 +177,7 @@ class Record:
     free: bool = False  # names and values in the wording of no stack
     bare: bool = False  # the name is "scale" alone, and nothing says of what
     mean: bool = False  # the scale is a mean over the steps since the record before
-    median_of: int = 1  # steps, if the scale is a median
+    median: bool = False  # the scale is a median over the last steps
     least: Printed | None = None  # W&B: of the steps that a row stands for
     most: Printed | None = None
     is_zero: bool = False  # fairseq: less than half of the last digit
@@ -291,7 +293,7 @@ def _metric_logger(record: Record, line: str) -> Record | None:
     if place is None or not _MEDIAN.search(line) or int(place[2]) >= int(place[3]):
         return None
     record.number = int(place[1]) * int(place[3]) + int(place[2]) + 1
-    record.median_of = min(int(place[2]) + 1, 20)
+    record.median = int(place[2]) > 0
     return record
 
 
@@ -687,7 +689,7 @@ _STEP_NAMES = (
     *("iteration", "Iteration", "iter", "Iter", "batch"),
 )
 # clu, metric_writers/logging_writer.py: "[100] steps_per_second=5.1, train_loss=6.9".
-_STEP_IN_BRACKETS = re.compile(r"\[(\d{1,15})\] \S{1,60}=")
+_STEP_IN_BRACKETS = re.compile(r"\[(\d{1,15})\] \S{1,60}[=:]")
 
 
 def scale_in(line: str) -> tuple[Printed, bool] | None:
