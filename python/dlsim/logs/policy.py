@@ -409,7 +409,7 @@ class _Finder:
                 why_not="the log starts in mid-training, and its scale does not change before the "
                 "last line"
             )
-        best: tuple[int, Mapping[str, Any], _Follower] | None = None
+        best: tuple[int, dict[str, Any], _Follower] | None = None
         for settings in self._candidates():
             follower = self._follower(settings, budget)
             if follower is None:

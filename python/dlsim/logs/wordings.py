@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 # Kinds of records.
@@ -202,8 +203,8 @@ class Wording(NamedTuple):
     stack: str
     kind: str
     words: tuple[str, ...]
-    fields: Mapping[str, str]
-    needs: tuple[str, ...] = ()
+    fields: tuple[tuple[str, str], ...]
+    needs: tuple[str, ...]
     finish: _Finish | None = None
     fixed: Mapping[str, Any] = {}
 
@@ -384,270 +385,164 @@ def _marian(record: Record, line: str) -> Record | None:
     return record if record.next else None
 
 
-# Each row's source is named above it. The first row that fits a line has it.
-WORDINGS = (
-    # Megatron-LM, megatron/training/training.py: the scale after the iteration, and the iterations
-    # skipped since the last such line, which its first versions do not tell.
-    Wording(
-        *("megatron", "megatron", STEPS, ("loss scale", "iteration")),
-        {
-            "number": "iteration",
-            "next": "loss scale",
-            "skipped": "number of skipped iterations",
-        },
-        ("number", "next"),
-        _megatron,
-    ),
-    # DeepSpeed, runtime/fp16/loss_scaler.py and runtime/zero/stage3.py; also apex.fp16_utils.
-    Wording(
-        *("deepspeed", "deepspeed", SKIP, ("Attempted loss scale", "Skipping step")),
-        {"used": "Attempted loss scale", "next": "reducing to", "rank": "Rank"},
-        ("used",),
-        _deepspeed,
-    ),
-    # DeepSpeed, runtime/fp16/fused_optimizer.py and unfused_optimizer.py, `verbose`.
-    Wording(
-        *("deepspeed-number", "deepspeed", SKIP, ("Grad overflow on iteration",)),
-        {"number": "iteration"},
-        ("number",),
-        fixed={"policy": "deepspeed-fp16-optimizer"},
-    ),
-    Wording(
-        *("deepspeed-scales", "deepspeed", SKIP, ("Reducing dynamic loss scale from",)),
-        {"used": "scale from", "next": "to"},
-        ("used", "next"),
-        fixed={"policy": "deepspeed-fp16-optimizer"},
-    ),
-    Wording(
-        *("deepspeed-static", "deepspeed", SKIP, ("Using static loss scale of",)),
-        {"used": "static loss scale of"},
-        ("used",),
-        _deepspeed_static,
-        {"policy": "deepspeed-fp16-optimizer", "static": True},
-    ),
-    Wording(
-        *("deepspeed-interval", "deepspeed", GROWTH, ("No Grad overflow for",)),
-        {"interval": "No Grad overflow for"},
-        ("interval",),
-        fixed={"policy": "deepspeed-fp16-optimizer"},
-    ),
-    Wording(
-        *("deepspeed-growth", "deepspeed", GROWTH, ("Increasing dynamic loss scale from",)),
-        {"used": "scale from", "next": "to"},
-        ("used", "next"),
-        fixed={"policy": "deepspeed-fp16-optimizer"},
-    ),
-    # DeepSpeed, runtime/engine.py: "step=10, skipped=3, lr=[1e-05], ..." after that many steps.
-    Wording(
-        *("deepspeed-steps", "deepspeed", STEPS, ("skipped=", "step=", "lr=")),
-        {"number": "step", "total": "skipped"},
-        ("number", "total"),
-        _deepspeed_progress,
-    ),
-    # Apex, apex/amp/handle.py and _process_optimizer.
-    Wording(
-        *("apex", "apex", SKIP, ("Gradient overflow.", "Skipping step", "reducing loss scale to")),
-        {"next": "reducing loss scale to", "scaler": "loss scaler"},
-        ("next",),
-    ),
-    # InternEvo (InternLM), train.py and pipeline.py: the scale after the step, and the steps
-    # skipped since the start; its scaler is ColossalAI's.
-    Wording(
-        *("internevo", "internevo", STEPS, ("inf_nan_skip_batches", "loss_scale", "step")),
-        {"number": "step", "next": "loss_scale", "total": "inf_nan_skip_batches"},
-        ("number", "next", "total"),
-    ),
-    Wording(
-        *("internevo-skip", "internevo", SKIP, ("skip parameter update at step",)),
-        {"number": "skip parameter update at step"},
-        ("number",),
-    ),
-    # MindFormers, core/callback/callback.py: the scale after the step.
-    Wording(
-        *("mindformers", "mindspore", STEPS, ("overflow cond: ", "loss_scale", "step")),
-        {"number": "step", "next": "loss_scale"},
-        ("number", "next"),
-        _mindformers,
-    ),
-    # fairseq and metaseq, trainer.py; before fairseq 0.10 without "gradient".
-    Wording(
-        *("fairseq", "fairseq", SKIP, ("overflow detected", "setting loss scale to")),
-        {"next": "setting loss scale to"},
-        ("next",),
-    ),
-    # fairseq, logging/progress_bar.py: the scale after the update.
-    Wording(
-        *("fairseq-updates", "fairseq", UPDATES, ("num_updates", "loss_scale")),
-        {"number": "num_updates", "next": "loss_scale"},
-        ("number", "next"),
-        _fairseq_updates,
-    ),
-    # metaseq, optim/dynamic_loss_scaler.py, when it begins.
-    Wording(
-        *("metaseq-start", "metaseq", UPDATES, ("*** SCALE_WINDOW:",)),
-        {"next": "loss scale", "interval": "SCALE_WINDOW"},
-        ("next",),
-        fixed={"number": 0},
-    ),
-    # MXNet, contrib/amp/loss_scaler.py.
-    Wording(
-        *("mxnet", "mxnet", SKIP, ("AMP: decreasing loss scale to",)),
-        {"next": "loss scale to"},
-        ("next",),
-    ),
-    Wording(
-        *("mxnet-growth", "mxnet", GROWTH, ("AMP: increasing loss scale to",)),
-        {"next": "loss scale to"},
-        ("next",),
-    ),
-    # Paddle, fluid/dygraph/amp/loss_scaler.py: "..., decrease to: 65536.0*0.5".
-    Wording(
-        *("paddle", "paddle", SKIP, ("Found inf or nan, current scale is: ",)),
-        {"used": "current scale is: "},
-        ("used",),
-        _paddle,
-    ),
-    # PaddleNLP, trainer/trainer.py.
-    Wording(
-        *("paddlenlp", "paddle", SKIP, ("optimizer not run", "scale_before")),
-        {"used": "scale_before", "next": "scale_after"},
-        ("used", "next"),
-    ),
-    # ColossalAI, amp/naive_amp/grad_scaler/dynamic_grad_scaler.py, `verbose`: overflows before
-    # hysteresis is used up say nothing.
-    Wording(
-        *("colossalai", "colossalai", SKIP, ("Overflow occurs,", "loss scale is adjusted to")),
-        {"next": "the loss scale is adjusted to"},
-        ("next",),
-    ),
-    Wording(
-        *("colossalai-growth", "colossalai", GROWTH),
-        ("No overflow for consecutive", "loss scale is adjusted to"),
-        {"next": "the loss scale is adjusted to", "interval": "consecutive"},
-        ("next",),
-    ),
-    # DeepSpeed, loss_scaler.py; fairseq, optim/dynamic_loss_scaler.py; GPT-NeoX, megatron/utils.py:
-    # the exception that ends the training.
-    Wording("fairseq-end", "fairseq", STOPPED, ("Minimum loss scale reached",), {}),
-    Wording("deepspeed-end", "deepspeed", STOPPED, ("Current loss scale already at minimum",), {}),
-    Wording(
-        *("neox-end", "deepspeed", STOPPED, ("iterations in a row due to Overflow - Exiting",)), {}
-    ),
-    # Swin Transformer and those that took over its main.py: the scale after that step.
-    Wording(
-        *("swin", "swin", STEPS, ("Train: [", "loss_scale")),
-        {"next": "loss_scale"},
-        ("next",),
-        _swin,
-    ),
-    # fairseq2, optim/fp16_loss_scaler.py. Its newer versions repeat a skipped step, so that the
-    # number gives no step.
-    Wording(
-        *("fairseq2-end", "fairseq2", STOPPED),
-        ("Overflow detected", "ignoring gradient, loss scale is already at"),
-        {"used": "already at minimum"},
-    ),
-    Wording(
-        *("fairseq2", "fairseq2", SKIP, ("ignoring gradient, decreasing loss scale from",)),
-        {"used": "loss scale from", "next": "to"},
-        ("used", "next"),
-    ),
-    Wording(
-        *("fairseq2-growth", "fairseq2", GROWTH),
-        ("No gradient overflow detected in the last", "increasing loss scale from"),
-        {"used": "loss scale from", "next": "to", "interval": "in the last"},
-        ("used", "next"),
-    ),
-    # icefall, egs/librispeech/ASR/zipformer/train.py and icefall/err.py.
-    Wording(
-        *("icefall-end", "key-value", STOPPED, ("grad_scale is too small, exiting",)),
-        {"used": "grad_scale is too small, exiting"},
-        ("used",),
-    ),
-    Wording(
-        *("icefall", "key-value", SEEN, ("Grad scale is small:",)),
-        {"used": "Grad scale is small:"},
-        ("used",),
-    ),
-    # torch_npu, npu/amp/grad_scaler.py: after a line "Gradient overflow. Skipping step".
-    Wording(
-        *("torch-npu", "torch-npu", SKIP, ("Loss scaler reducing loss scale to",)),
-        {"next": "Loss scaler reducing loss scale to"},
-        ("next",),
-    ),
-    # mmcv, runner/hooks/optimizer.py, before torch 1.6.
-    Wording(
-        *("mmcv", "mmcv", SKIP, ("Check overflow, downscale loss scale to",)),
-        {"next": "downscale loss scale to"},
-        ("next",),
-    ),
-    # guided-diffusion, fp16_util.py: the logarithm to base 2.
-    Wording(
-        *("guided-diffusion", "guided-diffusion", SKIP),
-        ("Found NaN, decreased lg_loss_scale to",),
-        {"next": "lg_loss_scale to"},
-        ("next",),
-        _guided,
-    ),
-    # DLLogger in NVIDIA's BERT, at each overflow.
-    Wording(
-        *("dllogger", "apex", SKIP, ("PARAMETER loss_scale",)),
-        {"next": "PARAMETER loss_scale"},
-        ("next",),
-        _dllogger,
-    ),
-    # Marian, training/graph_group.cpp: "Reduced", or in older versions "reducing".
-    Wording(
-        *("marian", "marian", SKIP, ("cost-scaling factor",)),
-        {"next": "cost-scaling factor to"},
-        (),
-        _marian,
-    ),
-    # ESPnet, espnet2/train/reporter.py: the mean over those batches of the scale that they used.
-    Wording(
-        *("espnet", "key-value", STEPS, ("epoch:train:", "loss_scale")),
-        {"used": "loss_scale"},
-        ("used",),
-        _espnet,
-    ),
-    # MetricLogger of BEiT, VideoMAE, EVA and others: the median of the scales after the last 20
-    # steps, counted from 0, and a mean.
-    Wording(
-        *("metric-logger", "key-value", STEPS, ("Epoch: [", "loss_scale: ")),
-        {"next": "loss_scale"},
-        ("next",),
-        _metric_logger,
-    ),
-    # MindSpore's model zoo prints what the training cell returns: the loss, whether a gradient
-    # overflowed, and the scale.
-    Wording(
-        *("mindspore-outputs", "mindspore", STEPS, ("outputs are (Tensor(", "step")),
-        {"number": "step"},
-        ("number",),
-        _mindspore_outputs,
-    ),
-)
+# A row is "NAME STACK KIND: WORDS that a line has", and its fields by the text before their number,
+# with * for those that it must have, or after := by themselves. The first row that fits has a line.
+_TABLE = """
+# Megatron-LM, megatron/training/training.py: the scale after the iteration, and the iterations
+# skipped since the last such line, which its first versions do not tell.
+megatron megatron steps: loss scale|iteration
+    number=iteration*; next=loss scale*; skipped=number of skipped iterations
+# DeepSpeed, runtime/fp16/loss_scaler.py and runtime/zero/stage3.py; also apex.fp16_utils.
+deepspeed deepspeed skip: Attempted loss scale|Skipping step
+    used=Attempted loss scale*; next=reducing to; rank=Rank
+# DeepSpeed, runtime/fp16/fused_optimizer.py and unfused_optimizer.py, `verbose`.
+deepspeed-number deepspeed skip: Grad overflow on iteration
+    number=iteration*; policy:=deepspeed-fp16-optimizer
+deepspeed-scales deepspeed skip: Reducing dynamic loss scale from
+    used=scale from*; next=to*; policy:=deepspeed-fp16-optimizer
+deepspeed-static deepspeed skip: Using static loss scale of
+    used=static loss scale of*; policy:=deepspeed-fp16-optimizer; static:=1
+deepspeed-interval deepspeed growth: No Grad overflow for
+    interval=No Grad overflow for*; policy:=deepspeed-fp16-optimizer
+deepspeed-growth deepspeed growth: Increasing dynamic loss scale from
+    used=scale from*; next=to*; policy:=deepspeed-fp16-optimizer
+# DeepSpeed, runtime/engine.py: "step=10, skipped=3, lr=[1e-05], ..." after that many steps.
+deepspeed-steps deepspeed steps: skipped=|step=|lr=
+    number=step*; total=skipped*
+# Apex, apex/amp/handle.py and _process_optimizer.
+apex apex skip: Gradient overflow.|Skipping step|reducing loss scale to
+    next=reducing loss scale to*; scaler=loss scaler
+# InternEvo (InternLM), train.py and pipeline.py: the scale after the step, and the steps
+# skipped since the start; its scaler is ColossalAI's.
+internevo internevo steps: inf_nan_skip_batches|loss_scale|step
+    number=step*; next=loss_scale*; total=inf_nan_skip_batches*
+internevo-skip internevo skip: skip parameter update at step
+    number=skip parameter update at step*
+# MindFormers, core/callback/callback.py: the scale after the step.
+mindformers mindspore steps: overflow cond: |loss_scale|step
+    number=step*; next=loss_scale*
+# fairseq and metaseq, trainer.py; before fairseq 0.10 without "gradient".
+fairseq fairseq skip: overflow detected|setting loss scale to
+    next=setting loss scale to*
+# fairseq, logging/progress_bar.py: the scale after the update.
+fairseq-updates fairseq updates: num_updates|loss_scale
+    number=num_updates*; next=loss_scale*
+# metaseq, optim/dynamic_loss_scaler.py, when it begins.
+metaseq-start metaseq updates: *** SCALE_WINDOW:
+    next=loss scale*; interval=SCALE_WINDOW; number:=0
+# MXNet, contrib/amp/loss_scaler.py.
+mxnet mxnet skip: AMP: decreasing loss scale to
+    next=loss scale to*
+mxnet-growth mxnet growth: AMP: increasing loss scale to
+    next=loss scale to*
+# Paddle, fluid/dygraph/amp/loss_scaler.py: "..., decrease to: 65536.0*0.5".
+paddle paddle skip: Found inf or nan, current scale is:
+    used=current scale is:*
+# PaddleNLP, trainer/trainer.py.
+paddlenlp paddle skip: optimizer not run|scale_before
+    used=scale_before*; next=scale_after*
+# ColossalAI, amp/naive_amp/grad_scaler/dynamic_grad_scaler.py, `verbose`: overflows before
+# hysteresis is used up say nothing.
+colossalai colossalai skip: Overflow occurs,|loss scale is adjusted to
+    next=the loss scale is adjusted to*
+colossalai-growth colossalai growth: No overflow for consecutive|loss scale is adjusted to
+    next=the loss scale is adjusted to*; interval=consecutive
+# DeepSpeed, loss_scaler.py; fairseq, optim/dynamic_loss_scaler.py; GPT-NeoX, megatron/utils.py:
+# the exception that ends the training.
+fairseq-end fairseq stopped: Minimum loss scale reached
+deepspeed-end deepspeed stopped: Current loss scale already at minimum
+neox-end deepspeed stopped: iterations in a row due to Overflow - Exiting
+# Swin Transformer and those that took over its main.py: the scale after that step.
+swin swin steps: Train: [|loss_scale
+    next=loss_scale*
+# fairseq2, optim/fp16_loss_scaler.py. Its newer versions repeat a skipped step, so that the
+# number gives no step.
+fairseq2-end fairseq2 stopped: Overflow detected|ignoring gradient, loss scale is already at
+    used=already at minimum
+fairseq2 fairseq2 skip: ignoring gradient, decreasing loss scale from
+    used=loss scale from*; next=to*
+fairseq2-growth fairseq2 growth: gradient overflow detected in the last|increasing loss scale from
+    used=loss scale from*; next=to*; interval=in the last
+# icefall, egs/librispeech/ASR/zipformer/train.py and icefall/err.py.
+icefall-end key-value stopped: grad_scale is too small, exiting
+    used=grad_scale is too small, exiting*
+icefall key-value seen: Grad scale is small:
+    used=Grad scale is small:*
+# torch_npu, npu/amp/grad_scaler.py: after a line "Gradient overflow. Skipping step".
+torch-npu torch-npu skip: Loss scaler reducing loss scale to
+    next=Loss scaler reducing loss scale to*
+# mmcv, runner/hooks/optimizer.py, before torch 1.6.
+mmcv mmcv skip: Check overflow, downscale loss scale to
+    next=downscale loss scale to*
+# guided-diffusion, fp16_util.py: the logarithm to base 2.
+guided-diffusion guided-diffusion skip: Found NaN, decreased lg_loss_scale to
+    next=lg_loss_scale to*
+# DLLogger in NVIDIA's BERT, at each overflow.
+dllogger apex skip: PARAMETER loss_scale
+    next=PARAMETER loss_scale*
+# Marian, training/graph_group.cpp: "Reduced", or in older versions "reducing".
+marian marian skip: cost-scaling factor
+    next=cost-scaling factor to
+# ESPnet, espnet2/train/reporter.py: the mean over those batches of the scale that they used.
+espnet key-value steps: epoch:train:|loss_scale
+    used=loss_scale*
+# MetricLogger of BEiT, VideoMAE, EVA and others: the median of the scales after the last 20
+# steps, counted from 0, and a mean.
+metric-logger key-value steps: Epoch: [|loss_scale:
+    next=loss_scale*
+# MindSpore's model zoo prints what the training cell returns: the loss, whether a gradient
+# overflowed, and the scale.
+mindspore-outputs mindspore steps: outputs are (Tensor(|step
+    number=step*
+"""
+
+_FINISH: dict[str, _Finish] = {
+    "megatron": _megatron,
+    "deepspeed": _deepspeed,
+    "deepspeed-static": _deepspeed_static,
+    "deepspeed-steps": _deepspeed_progress,
+    "mindformers": _mindformers,
+    "fairseq-updates": _fairseq_updates,
+    "paddle": _paddle,
+    "swin": _swin,
+    "guided-diffusion": _guided,
+    "dllogger": _dllogger,
+    "marian": _marian,
+    "espnet": _espnet,
+    "metric-logger": _metric_logger,
+    "mindspore-outputs": _mindspore_outputs,
+}
+
+
+def _rows() -> Iterator[Wording]:
+    lines = [line for line in _TABLE.splitlines() if line and not line.startswith("#")]
+    for line, below in pairwise([*lines, ""]):
+        if line.startswith(" "):
+            continue
+        head, _, words = line.partition(": ")
+        name, stack, kind = head.split()
+        pairs = [field.strip() for field in below.split("; ")] if below.startswith(" ") else []
+        given = (pair.split(":=") for pair in pairs if ":=" in pair)
+        fixed = {field: int(v) if v.isdigit() else v for field, v in given}
+        fields = [pair.split("=") for pair in pairs if ":=" not in pair]
+        needs = tuple(field for field, before in fields if before.endswith("*"))
+        found = tuple((field, before.removesuffix("*")) for field, before in fields)
+        own = Wording(name, stack, kind, tuple(words.split("|")), found, needs)
+        yield own._replace(finish=_FINISH.get(name), fixed=fixed)
+
+
+WORDINGS = tuple(_rows())
 
 _COUNTS = frozenset({"number", "skipped", "total", "interval", "rank", "scaler"})
 
 
-class _Row(NamedTuple):
-    first: str
-    others: tuple[str, ...]
-    fields: tuple[tuple[str, str], ...]
-    wording: Wording
-
-
-_ROWS = tuple(_Row(w.words[0], w.words[1:], tuple(w.fields.items()), w) for w in WORDINGS)
-
-
 def message_of(line: str) -> Record | None:
     """Returns what a line says in the wording of a stack; None for other lines."""
-    for first, others, fields, wording in _ROWS:
-        if first not in line or not all(word in line for word in others):
+    for wording in WORDINGS:
+        if wording.words[0] not in line or not all(word in line for word in wording.words):
             continue
         record = Record(wording.kind, wording.stack, wording=wording.name, **wording.fixed)
-        for name, before in fields:
+        for name, before in wording.fields:
             value = number_after(line, before)
             if value is not None:
                 setattr(record, name, count_of(value) if name in _COUNTS else value)
