@@ -220,6 +220,28 @@ CASES: list[tuple[str, str, str | bytes, str]] = [
         "step,x - loss_scale,x - loss_scale__MAX\n0,8,8\n50,8,16\n99,8,8\n",
         "unknown",
     ),
+    (
+        "S02",
+        "a.csv",
+        "step,x - loss_scale,x - loss_scale__MIN\n0,8,8\n50,8,8\n99,8,0.125\n",
+        "divergence",
+    ),
+    # A skip that is marked, and the fall that it made, are one.
+    (
+        "J02",
+        "a.jsonl",
+        '{"step": 1, "grad_norm": NaN, "loss_scale": 64}\n'
+        '{"step": 9, "grad_norm": 1.5, "loss_scale": 32}\n',
+        "skips 1",
+    ),
+    # A finite norm does not excuse the step before, which has no line.
+    (
+        "J02",
+        "a.jsonl",
+        '{"step": 0, "grad_norm": 0.5, "loss_scale": 64}\n'
+        '{"step": 2, "grad_norm": 1.5, "loss_scale": 32}\n',
+        "skips 1",
+    ),
     # A finite norm tells of the step of its own line only.
     (
         "J01",

@@ -774,6 +774,7 @@ class _Builder:
                 self._flush()
                 self.cut = True
         self._flush()
+        self._see_last_least()
         self._fall_to_seen()
         self._add_notes()
         return self.path
@@ -848,6 +849,14 @@ class _Builder:
         self.path.stretches.append(stretch)
         if record.next is not None:
             self.last_scale = record.next.value
+
+    def _see_last_least(self) -> None:
+        """W&B's __MIN of the last row, so far below its value that it cannot have come before."""
+        last = next((r for r in reversed(self.records) if r.is_state), None)
+        if last is None or last.least is None or self.last_scale is None or self.path.means:
+            return
+        if 16 * last.least.value <= self.last_scale:
+            self.seen = Record(SEEN, last.stack, last.line, used=last.least)
 
     def _fall_to_seen(self) -> None:
         """A log that ends with such a line: each halving is a step."""
