@@ -7,12 +7,11 @@ of the scale, `policy` checks the stack's own scaler on it, and `conclusion` say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._core import Format
 from .._errors import UsageError
-from .._files import replacing
+from .._files import replacing, require_no_input
 from .._values import text_of
 from ..results import Result
 
@@ -52,8 +51,10 @@ def explain(
     if not paths:
         raise UsageError("explain: no log, expected at least one")
     name = Format("fp16" if format is None else text_of("explain: format", format)).name
+    if csv is not None:
+        require_no_input(csv, paths)
     given = [] if expect is None else [expect] if isinstance(expect, str) else list(expect)
-    expectations = [parsed(text_of("explain: expect", text)) for text in given]
+    expectations = [parsed(text_of("explain: expect", text), conclusion.FIGURES) for text in given]
     log = read_logs(paths, tag)
     found = paths_of(log)
     if not found:
@@ -82,7 +83,3 @@ def _write(path: PathText, lines: Any) -> None:
         return
     with replacing(path) as temporary, open(temporary, "w", encoding="ascii") as file:
         file.writelines(lines)
-
-
-def _texts(words: Sequence[str]) -> list[str]:
-    return list(words)

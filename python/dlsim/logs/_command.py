@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._command_parser import CommandParser
+from .._files import require_no_input
 
 _CHECK_FAILED = 1  # exit code
 
@@ -71,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
     from .expectations import outcome_text
 
     logs = options.pop("logs")
+    if path not in (None, "-"):
+        require_no_input(path, logs)
     to_output = "-" in (path, options["csv"])
     result = explain(logs, **options)
     if path == "-":

@@ -651,6 +651,13 @@ def _lowest_and_highest(explained: Explanation) -> tuple[float | None, float | N
     return (min(known), max(known)) if known else (0.0, 0.0)
 
 
+# What --expect can ask: the summary, and where the scale began to fall without recovery.
+FIGURES = (
+    *("steps", "skipped_steps", "warm_up_skips", "longest_run", "min_scale", "max_scale"),
+    *("falls", "growths", "applied_at_most", "skipped_above", "divergence_from"),
+)
+
+
 def _summary(explained: Explanation) -> dict[str, Any]:
     skips, brackets = explained.skips, explained.brackets
     low, high = _lowest_and_highest(explained)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -45,8 +45,8 @@ def _number(text: str) -> float:
         ) from None
 
 
-def parsed(text: str) -> Expectation:
-    """Returns an expectation; raises UsageError for what is none."""
+def parsed(text: str, figures: Collection[str]) -> Expectation:
+    """Returns an expectation about one of some figures; raises UsageError for what is none."""
     found = _FORM.match(text)
     if found is None or not found[1]:
         raise UsageError(
@@ -58,6 +58,11 @@ def parsed(text: str) -> Expectation:
         raise UsageError(
             f"--expect: a log has no runs to choose from, expected a figure alone, got {text!r}"
         )
+    if figure not in figures:
+        close = get_close_matches(figure, figures, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        known = ", ".join(figures)
+        raise UsageError(f"--expect: unknown figure{hint}, expected one of {known}, got {figure!r}")
     none = number == "none" and relation in ("==", "!=")
     return Expectation(text, figure, relation, None if none else _number(number))
 
@@ -65,11 +70,6 @@ def parsed(text: str) -> Expectation:
 def checked(expectation: Expectation, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what came of an expectation, as in the JSON."""
     name = expectation.figure
-    if name not in figures:
-        close = get_close_matches(name, figures, 1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        known = ", ".join(figures)
-        raise UsageError(f"--expect: unknown figure{hint}, expected one of {known}, got {name!r}")
     found = None if figures[name] is None else float(figures[name])
     if expectation.limit is None:
         holds = (expectation.relation == "==") == (found is None)
@@ -87,5 +87,5 @@ def checked(expectation: Expectation, figures: Mapping[str, Any]) -> dict[str, A
 def outcome_text(outcome: Mapping[str, Any]) -> str:
     """Returns a line about an expectation that does not hold."""
     found = "none" if outcome["found"] is None else outcome["found"]
-    figure = parsed(outcome["expression"]).figure
+    figure = re.split("[<>=!]", outcome["expression"])[0].strip()
     return f"{figure} is {found}, expected {outcome['expression']}"

@@ -7,6 +7,7 @@ import bz2
 import codecs
 import csv
 import gzip
+import io
 import json
 import lzma
 import math
@@ -14,11 +15,11 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from .._errors import InputError, UsageError
 from ._scalars import is_event_log, scales_as_csv
@@ -77,12 +78,10 @@ def name_of(path: str) -> str:
 class _Text:
     """The text of one input, decompressed and decoded piece by piece."""
 
-    def __init__(self, path: str, raw: BinaryIO, budget: list[int]) -> None:
+    def __init__(self, path: str, raw: io.BufferedReader, budget: list[int]) -> None:
         self.place = name_of(path)
         self._budget = budget
-        head = self._first(raw)
-        pieces = chain([head], iter(lambda: raw.read(_CHUNK), b""))
-        unpacked = self._unpacked(head, pieces)
+        unpacked = self._unpacked(raw)
         first = next(unpacked, b"")
         self._decoder = codecs.getincrementaldecoder(_encoding_of(first))(errors="replace")
         self._pieces = chain([first], unpacked)
@@ -91,33 +90,28 @@ class _Text:
             text += piece
         self.head = text.removeprefix("\ufeff")
 
-    def _first(self, raw: BinaryIO) -> bytes:
+    def _unpacked(self, raw: io.BufferedReader) -> Iterator[bytes]:
+        problem = "cannot be read"
         try:
-            return raw.read(_CHUNK)
-        except OSError as error:
-            raise InputError(f"{self.place}: cannot be read: {error.strerror}") from error
-
-    def _unpacked(self, head: bytes, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        kinds: tuple[tuple[bytes, Callable[[Any], Iterator[bytes]]], ...] = (
-            (b"\x1f\x8b", lambda stream: _pieces_of(gzip.GzipFile(fileobj=stream))),
-            (b"BZh", lambda stream: _pieces_of(bz2.BZ2File(stream))),
-            (b"\xfd7zXZ\x00", _xz_pieces),
-        )
-        for magic, name in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip")):
-            if head.startswith(magic):
+            head, source = raw.peek(6)[:6], _pieces_of(raw)
+            kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+            problem = problem if kind is None else "cannot be decompressed"
+            if kind == "gzip":
+                source = _pieces_of(gzip.GzipFile(fileobj=raw))
+            elif kind == "bzip2":
+                source = _pieces_of(bz2.BZ2File(raw))
+            elif kind == "xz":
+                source = _xz_pieces(raw)
+            elif kind is not None:
                 raise InputError(
-                    f"{self.place}: compressed as {name}, expected text, gzip, bzip2 or xz"
+                    f"{self.place}: compressed as {kind}, expected text, gzip, bzip2 or xz"
                 )
-        unpack = next((unpack for magic, unpack in kinds if head.startswith(magic)), None)
-        source = pieces if unpack is None else unpack(_Pieces(pieces))
-        try:
             for piece in source:
                 self._budget[0] -= len(piece)
                 if self._budget[0] < 0:
                     raise InputError(f"{self.place}: too large, expected at most 1 GiB of text")
                 yield piece
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            problem = "cannot be read" if unpack is None else "cannot be decompressed"
             raise InputError(f"{self.place}: {problem}: {error}") from error
 
     def _decoded(self) -> str:
@@ -156,39 +150,22 @@ class _Text:
             yield rest
 
 
-class _Pieces:
-    """Pieces of bytes as a file that can be read."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces, self._left = iter(pieces), b""
-
-    def read(self, size: int = -1) -> bytes:
-        """Returns up to `size` bytes."""
-        if size < 0:
-            return self._left + b"".join(self._pieces)
-        if not self._left:
-            self._left = next(self._pieces, b"")
-        taken, self._left = self._left[:size], self._left[size:]
-        return taken
-
-    def seekable(self) -> bool:
-        """Whether it can be read again."""
-        return False
-
-    def readable(self) -> bool:
-        """Whether it can be read."""
-        return True
-
-    def seek(self, *_: int) -> int:
-        """Refuses."""
-        raise OSError("cannot be read twice")
+# How compressed files begin.
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
 
 
 def _pieces_of(stream: Any) -> Iterator[bytes]:
     return iter(lambda: stream.read(_CHUNK), b"")
 
 
-def _xz_pieces(stream: _Pieces) -> Iterator[bytes]:
+def _xz_pieces(stream: io.BufferedReader) -> Iterator[bytes]:
+    """As LZMAFile reads them, but with a limit of the memory that a file asks for."""
     unpacker, data = lzma.LZMADecompressor(memlimit=_XZ_MEMORY), b""
     while True:
         if unpacker.eof:
@@ -238,7 +215,7 @@ class _Reader:
     def read(self, path: str, tag: str | None) -> None:
         """Reads one file, or the directory of a run."""
         if path == "-":
-            self._read_text(path, sys.stdin.buffer)
+            self._read_text(path, open(sys.stdin.fileno(), "rb", closefd=False))
         elif is_event_log(path):
             table = scales_as_csv(path, tag).decode("ascii").splitlines()
             self._read_table(name_of(path), table)
@@ -253,7 +230,7 @@ class _Reader:
             with raw:
                 self._read_text(path, raw)
 
-    def _metric_of(self, path: str) -> tuple[str, BinaryIO]:
+    def _metric_of(self, path: str) -> tuple[str, io.BufferedReader]:
         """Returns the file of MLflow with the scales of a run."""
         found = []
         for file in sorted(Path(path).glob("metrics/**/*"))[:10000]:
@@ -267,7 +244,7 @@ class _Reader:
             f"TensorBoard or MLflow with one loss scale, got {known}"
         )
 
-    def _read_text(self, path: str, raw: BinaryIO) -> None:
+    def _read_text(self, path: str, raw: io.BufferedReader) -> None:
         text = _Text(path, raw, self._budget)
         start = text.head.lstrip()[:1]
         if start == "{" and '"log_history"' in text.head:

@@ -198,7 +198,6 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
     "dlsim.explain/1": {
         "brackets": _listed("brackets"),
         "policies": _explained_policies,
-        "what_if": _listed("what_if"),
     },
     "dlsim.scaler/1": {
         "scales": _scaler_scales,
