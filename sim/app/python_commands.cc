@@ -23,7 +23,8 @@ struct PythonCommand {
 // that it names; a test compares the options.
 constexpr PythonCommand kPythonCommands[] = {
     {"explain",
-     "Find out from a training log why steps were skipped, and which policy it had (Python package)",
+     "Find out from a training log why steps were skipped, and which policy it had (Python "
+     "package)",
      "help format= tag= expect= json= csv= quiet", ""},
     {"bench", "Measure kernels, and compare two measurements (Python package)",
      "help out= filter= repetitions= min-time= program= threshold=", "run compare"},

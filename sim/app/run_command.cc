@@ -76,9 +76,9 @@ void AddCommands(CLI::App& app, Action& action) {
   app.require_subcommand(1);
   app.set_version_flag("-v,-V,--version", VersionText);
   for (const auto add :
-       {AddReplayCommand, AddSweepCommand, AddTuneCommand, AddDiffCommand,
-        AddProfileCommand, AddInfoCommand, AddScalerCommand, AddConvertCommand, AddFormatsCommand,
-        AddPythonCommands, AddCompletionCommand, AddHelpCommand}) {
+       {AddReplayCommand, AddSweepCommand, AddTuneCommand, AddDiffCommand, AddProfileCommand,
+        AddInfoCommand, AddScalerCommand, AddConvertCommand, AddFormatsCommand, AddPythonCommands,
+        AddCompletionCommand, AddHelpCommand}) {
     add(app, action);
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) command->group("Commands");
