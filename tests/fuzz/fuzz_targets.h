@@ -20,7 +20,6 @@ int FuzzTraceJson(const uint8_t* bytes, size_t size);   // with three steps
 int FuzzProfile(const uint8_t* bytes, size_t size);
 int FuzzProfileSettings(const uint8_t* bytes, size_t size);
 
-
 int FuzzExpectation(const uint8_t* bytes, size_t size);
 
 // The name of a policy (any, where there is none of it), its settings, an empty line and its state,

@@ -9,6 +9,7 @@ import json
 import lzma
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -367,6 +368,36 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, text: bytes, message: 
     with pytest.raises(dlsim.InputError, match=message) as refused:
         dlsim.explain(log)
     assert "\n" not in str(refused.value)
+
+
+def test_damaged_logs_are_explained_or_refused(tmp_path: Path) -> None:
+    random = Random(20261129)
+    logs = [path.read_bytes() for path in sorted(LOGS.glob("*.*")) if path.suffix != ".md"]
+    pieces = [
+        b"nan",
+        b"1e400",
+        b"-1",
+        b"99999999999999999999",
+        b"\n",
+        b"\r",
+        b"\0",
+        b"{",
+        b'"',
+        b",",
+    ]
+    damaged = tmp_path / "a.log"
+    for _ in range(150):
+        text = bytearray(random.choice(logs)[:20_000])
+        for _ in range(random.randint(1, 8)):
+            at = random.randrange(len(text) + 1)
+            text[at : at + random.randint(0, 12)] = random.choice([*pieces, text[:40]])
+        damaged.write_bytes(text)
+        try:
+            result = dlsim.explain(damaged)
+        except dlsim.InputError as refused:
+            assert "\n" not in str(refused)
+        else:
+            json.dumps(result.data, allow_nan=False)
 
 
 def test_a_long_line_is_read_at_its_beginning(tmp_path: Path) -> None:

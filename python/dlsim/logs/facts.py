@@ -602,7 +602,7 @@ def _are_means(records: Iterable[Record]) -> bool:
         return False
     pairs = pairwise(scales)
     ratios = Counter(f"{b.value / a.value:.3g}" for a, b in pairs if a.value != b.value)
-    far = all(abs(math.log2(float(ratio))) > 0.1 for ratio in ratios)
+    far = all(not 0.93 < float(ratio) < 1.07 for ratio in ratios)
     return not (far and sum(ratios.values()) >= 4 and len(ratios) <= 2)
 
 
@@ -1190,7 +1190,8 @@ def recorded_runs(path: Path) -> list[Run]:
     """
     runs: list[Run] = []
     used = (s.used for stretch in path.stretches for s in stretch.skips if s.used is not None)
-    scale = next(used).value if path.static else math.nan
+    static = next(used, None) if path.static else None
+    scale = static.value if static is not None else math.nan
     for stretch in path.stretches:
         count = stretch.steps if stretch.steps is not None else len(stretch.skips)
         line = stretch.line

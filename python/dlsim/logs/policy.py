@@ -18,7 +18,7 @@ from .._errors import Error
 from .facts import Path, Run, Skip, Stretch, merged
 from .wordings import is_power_of_two
 
-_MOST_WORK = 3_000_000  # steps of scalers
+_MOST_WORK = 2_000_000  # steps of scalers
 _MOST_HIDDEN = 8  # overflows in a row that are not printed
 _JUNE_2025 = 2025 * 12 + 5  # DeepSpeed 0.17.1 was released
 
@@ -263,6 +263,8 @@ class _Follower:
         count, skips = stretch.steps or 0, iter(stretch.skips)
         left, used, grown = len(stretch.skips), scaler.scale, False
         self.budget -= count + 1
+        if self.budget < 0:
+            return False
         for at in range(count):
             is_last = at == count - 1
             if places is not None:
@@ -371,7 +373,10 @@ def find_policy(path: Path, format_name: str) -> Finding:
 
 def _static(path: Path, policy: str) -> Finding:
     """DeepSpeed says that the scale is static: it never changes, and steps are skipped."""
-    value = next(s.used.value for stretch in path.stretches for s in stretch.skips if s.used)
+    values = (s.used.value for stretch in path.stretches for s in stretch.skips if s.used)
+    value = next(values, None)
+    if value is None:
+        return Finding(why_not="the log does not tell the static scale")
     settings = {"loss_scale": _setting_text(value)}
     scaler = LossScaler(policy, settings)
     rows = [Evidence(n, v, n == "loss_scale") for n, v in scaler.parameters.items()]
