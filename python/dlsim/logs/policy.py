@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .._core import LossScaler
 from .._errors import Error
 from .facts import Path, Run, Skip, Stretch, merged
-from .wordings import is_power_of_two
+from .wordings import is_power_of_two, nearest_power
 
 _MOST_WORK = 2_000_000  # steps of scalers
 _MOST_HIDDEN = 8  # overflows in a row that are not printed
@@ -114,7 +114,7 @@ def own_policy(path: Path) -> str:
 
 def _close(ratio: float) -> float:
     """Returns a power of two for a ratio that is printed as nearly one."""
-    power = 2.0 ** round(math.log2(ratio))
+    power = nearest_power(ratio)
     return power if abs(ratio - power) < 1e-3 * power else ratio
 
 
