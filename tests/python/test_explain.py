@@ -286,6 +286,21 @@ CASES: list[tuple[str, str, str | bytes, str]] = [
     # DeepSpeed amid training, and with lines left out.
     ("D02", "a.log", reduced(5000, 64.0) + grown(32.0) + reduced(5600, 64.0), "skips 2"),
     ("D02", "a.log", reduced(5000, 64.0) + "...\n" + reduced(95600, 64.0), "steps 2"),
+    # Ranks that do not name themselves print each line twice.
+    (
+        "A02",
+        "a.log",
+        "".join(
+            f"{rank}: {line}\n"
+            for line in (
+                "num_updates=10, loss_scale=8",
+                "gradient overflow detected, ignoring gradient, setting loss scale to: 4.0",
+                "num_updates=20, loss_scale=4",
+            )
+            for rank in (0, 1)
+        ),
+        "skips 1",
+    ),
     # Samples on the axis.
     (
         "M01",
