@@ -14,7 +14,6 @@
 namespace dlsim {
 namespace {
 
-
 class Terminal : public testing::Test {
  protected:
   void SetUp() override {
