@@ -1,154 +1,201 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "sim/advice/advice_text.h"
+#include "sim/base/shared_rows.h"
 #include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
+
+inline auto ShownAs(const SafeScales& scales) {
+  return std::pair(std::ldexp(1.0, scales.low), std::ldexp(1.0, scales.high));
+}
+
+inline auto ShownAs(const StepWindow& step) {
+  const auto end = [&](int exponent) {
+    return step.empty() ? std::nullopt : std::optional(std::ldexp(1.0, exponent));
+  };
+  return std::tuple(step.step, end(step.low), end(step.high));
+}
+
+inline bool IsNone(const WindowBound& bound) { return bound.tensor.empty(); }
+
+inline void Rows(const WindowBound& of, RowSink& row) {
+  row("step", of.step, "that ends the window");
+  row("tensor", of.tensor, "that does at that step");
+  row("by", of.channels_decide ? "channels" : "tensor",
+      "the `tensor` as a whole or its `channels`");
+}
+
+inline void Rows(const ForwardVerdict& of, RowSink& row) {
+  row("state", of.state,
+      "`fits`, `overflows` or `not recorded`; what underflows fits. Steps that were run in the "
+      "format decide, if there are any");
+  row("steps", of.steps, "steps with such tensors");
+  row("absmax", of.headroom ? std::optional(of.absmax) : std::nullopt,
+      "largest finite magnitude that counts; null if not recorded");
+  row("headroom", of.headroom,
+      "binades from `absmax` to the largest finite value: negative if it overflows; `inf` if "
+      "all is 0, null if not recorded");
+  const auto overflowing = of.Overflowing();
+  row.ObjectIf(overflowing.empty() ? nullptr : overflowing.front(), "first",
+               "the first overflow in recorded order; null without one",
+               [](const ForwardTensor& tensor, RowSink& first) {
+                 first("step", tensor.overflow_step, "of the first overflow");
+                 first("tensor", tensor.name, "as recorded");
+                 first("absmax", tensor.overflow_absmax, "its largest magnitude at that step");
+               });
+  row.List("overflowing", "all tensors that overflow, in that order", overflowing,
+           [](const ForwardTensor& tensor, RowSink& item) {
+             item("tensor", tensor.name, "as recorded");
+             item("first_step", tensor.overflow_step, "at which it overflows");
+             item("absmax", tensor.absmax, "its largest finite magnitude over all steps");
+             item("constant", tensor.constant ? &tensor.constant : nullptr,
+                  "true if it is a constant", kLeftOutIfEmpty);
+           });
+  row.List("vanishing", "[outputs that vanish](verdict.md#forward-pass)", of.Vanishing(),
+           [](const ForwardTensor& tensor, RowSink& item) {
+             item("tensor", tensor.name, "as recorded");
+             item("steps", tensor.steps_lost, "at which it vanishes");
+             item("energy_lost", tensor.energy_lost, "the largest share of a step");
+             item("worst_step", tensor.energy_lost_step, "that step");
+           });
+  std::vector<const ForwardTensor*> nonfinite;
+  for (const ForwardTensor& tensor : of.tensors) {
+    if (tensor.nonfinite_step) nonfinite.push_back(&tensor);
+  }
+  row.List("nonfinite", "tensors recorded with values that are not finite, which do not count",
+           nonfinite, [](const ForwardTensor& tensor, RowSink& item) {
+             item("tensor", tensor.name, "as recorded");
+             item("first_step", tensor.nonfinite_step, "at which a value is not finite");
+             item("inf", tensor.inf, "infinite values, over all steps");
+             item("nan", tensor.nan, "values that are NaN, over all steps");
+           });
+  row("kept_in_float32", of.kept_in_float32,
+      "names of recorded tensors that the recipe does not hold in 16 bits");
+}
+
+inline void Rows(const Shadow::Ceiling& of, RowSink& row) {
+  row("step", of.step, "with gradients that were not recorded");
+  row("scale", of.scale, "loss scale above which they overflow");
+  row("module", of.module, "whose gradients overflow first");
+}
+
+inline void Rows(const Shadow::Culprit& of, RowSink& row) {
+  row("module", of.module, "in which it is");
+  row("operation", of.operation, "that breaks");
+  row("operands", of.operands, "largest magnitude of its operands in float32");
+  row("result", of.result, "that of its result");
+}
+
+inline void Rows(const Shadow& of, RowSink& row) {
+  row("fails", of.fails, "`not finite`, `loss`, `gradients`, or null", kNullIfEmpty);
+  row("steps", of.steps, "that were run and are finite in float32");
+  row("bad", of.bad, "of these, not finite or raising in the format");
+  row("error", of.error, "what the first bad step has raised, or null", kNullIfEmpty);
+  row("loss_difference", of.loss,
+      "how far the mean loss is from float32's; null if the loss was not run");
+  row("gradient_error", of.gradients, "the same of mean gradients of rows, in the mean");
+  row("scale", of.scale, "of the loss, at the last step");
+  row("ceiling", of.ceilings.empty() ? nullptr : &of.ceilings.back(),
+      "if gradients that were not recorded end the safe scales");
+  row("culprits", of.culprits, "where the first bad step breaks, in order");
+  row("modules", of.modules, "with wrong gradients");
+}
+
+inline void Rows(const Change& of, RowSink& row) {
+  row("keep_float32", of.keep_float32, "modules, and operations of a module's own forward");
+  row("sources", of.sources, "for each the line of the model that calls it, or empty");
+  row("loss_in_float32", of.loss_in_float32,
+      "whether what runs outside of the model must be in float32, too");
+  row("because", of.because, "tensors that 16 bits cannot hold");
+  row("then", of.then, "the verdict on the rest");
+  row("scale", of.scale, "to use then");
+  row("window", of.window, "`[low, high]` then");
+  row("share", of.share,
+      "of the multiplications of the forward pass that stay in float32, or null");
+  row("checked", true, "true: steps were run so");
+  row("steps", of.steps, "that held with it");
+}
+
+inline void Rows(const TensorHarm& of, RowSink& row) {
+  row("name", of.name, "as recorded");
+  row.Group(of.harm);
+  row("mean_channel_harm", MeanChannelHarm(of.channels),
+      "the same of its channels, over channels and steps; null if they are not known");
+  row("first_step", of.first_step, "at which it loses too much");
+  row("last_step", of.last_step, "the last such step");
+}
+
+inline void Rows(const FormatAdvice& of, RowSink& row) {
+  row("format", of.format, "canonical name");
+  row("verdict", of.verdict,
+      "`as is`, `with a scale`, `no scale serves`, `overflows`, or `fails in forward`, which "
+      "wins over the others; without gradients `fits in forward` or `fails in forward`");
+  row("forward", of.forward, "whether the outputs of the forward pass fit the format at scale 1");
+  row("values", of.values, "whether parameters do");
+  row("shadow", of.shadow,
+      "what [steps that were run in the format](verdict.md#forward-pass) have shown, null if "
+      "none were");
+  row("window", of.window,
+      "`[low, high]`, powers of two that are safe at all steps but isolated ones; null if "
+      "there are none");
+  row("window_low", of.low, "what ends it below; null if nothing does");
+  row("window_high", of.high, "what ends it above");
+  row("scale", of.scale, "the power of two to use at all steps; null if none is safe");
+  row("steps", of.windows,
+      "per step `[step, low, high]`, its own window; low and high are null where it is empty");
+  row("steps_outside_window", of.steps_outside,
+      "steps at which `scale` is not safe (without one: the scale that is safe at most steps)");
+  row("steps_with_empty_window", of.empty_steps, "steps at which no scale is safe");
+  row("never_finite_steps", of.hopeless_steps, "steps that were not finite when recorded");
+  row("mean_harm", of.mean_harm, "over all tensors and steps, at `scale`");
+  row("tensors_at_risk", of.at_risk, "the worst first");
+  row("noise_tensors", of.noise_tensors,
+      "names of tensors that hold only rounding noise, or with SGD hardly move a parameter; "
+      "not counted");
+  row("change", of.change,
+      "what to keep in float32, see [rules of the verdict](verdict.md#what-to-change), or "
+      "null");
+  row("instead", of.instead, "what else may help where the format fails, in words, or null",
+      kNullIfEmpty);
+}
+
+inline void Rows(const PathInWindows& of, RowSink& row) {
+  row("format", of.format, "of the run");
+  row("policy", of.policy, "of the run");
+  row("steps_inside", of.inside, "steps at which its scale was safe");
+  row("steps_below", of.below, "at which it was too low");
+  row("steps_above", of.above, "at which it was too high");
+  row("steps_with_empty_window", of.none_safe, "at which no scale was safe");
+  row("config", of.config, "with several --config: the name of its file", kLeftOutIfEmpty);
+}
+
+constexpr bool IsNone(const ComputedIn16Bits& of) { return of.float16 + of.bfloat16 == 0; }
+
+inline void Rows(const ComputedIn16Bits& of, RowSink& row) {
+  const auto if_any = [](const size_t& steps) { return steps > 0 ? &steps : nullptr; };
+  row("float16", if_any(of.float16), "steps that were computed in it", kLeftOutIfEmpty);
+  row("bfloat16", if_any(of.bfloat16), "the same", kLeftOutIfEmpty);
+}
+
 namespace {
 
-Json JsonBound(const WindowBound& bound) {
-  if (bound.tensor.empty()) return Json();
-  return {{"step", bound.step},
-          {"tensor", bound.tensor},
-          {"by", bound.channels_decide ? "channels" : "tensor"}};
-}
+struct FormatRecord {
+  FormatAdvice advice;
+  JsonPart scaled = {};
+};
 
-Json JsonOverflow(const ForwardTensor& tensor) {
-  Json object = {{"tensor", tensor.name},
-                 {"first_step", *tensor.overflow_step},
-                 {"absmax", JsonNumber(tensor.absmax)}};
-  if (tensor.constant) object["constant"] = true;
-  return object;
-}
-
-Json JsonNonfinite(const ForwardTensor& tensor) {
-  return {{"tensor", tensor.name},
-          {"first_step", *tensor.nonfinite_step},
-          {"inf", tensor.inf},
-          {"nan", tensor.nan}};
-}
-
-Json JsonForward(const ForwardVerdict& forward) {
-  const bool recorded = forward.headroom.has_value();
-  Json object = {{"state", NameOf(forward.state)},
-                 {"steps", forward.steps},
-                 {"absmax", recorded ? JsonNumber(forward.absmax) : Json()},
-                 {"headroom", recorded ? JsonNumber(*forward.headroom) : Json()},
-                 {"first", Json()},
-                 {"overflowing", Json::array()},
-                 {"vanishing", Json::array()},
-                 {"nonfinite", Json::array()},
-                 {"kept_in_float32", forward.kept_in_float32}};
-  for (const ForwardTensor* tensor : forward.Overflowing()) {
-    if (object["first"].is_null()) {
-      object["first"] = {{"step", *tensor->overflow_step},
-                         {"tensor", tensor->name},
-                         {"absmax", JsonNumber(tensor->overflow_absmax)}};
-    }
-    object["overflowing"].push_back(JsonOverflow(*tensor));
-  }
-  for (const ForwardTensor* tensor : forward.Vanishing()) {
-    object["vanishing"].push_back({{"tensor", tensor->name},
-                                   {"steps", tensor->steps_lost},
-                                   {"energy_lost", JsonNumber(tensor->energy_lost)},
-                                   {"worst_step", tensor->energy_lost_step}});
-  }
-  for (const ForwardTensor& tensor : forward.tensors) {
-    if (tensor.nonfinite_step) object["nonfinite"].push_back(JsonNonfinite(tensor));
-  }
-  return object;
-}
-
-Json JsonChannels(const ChannelHarm& harm) {
-  return harm.mean.steps == 0 ? Json() : JsonNumber(harm.mean.mean());
-}
-
-Json JsonWindow(const std::optional<SafeScales>& window) {
-  return window ? Json{std::ldexp(1.0, window->low), std::ldexp(1.0, window->high)} : Json();
-}
-
-Json JsonOptional(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
-
-Json JsonShadow(const std::optional<Shadow>& shadow) {
-  if (!shadow) return Json();
-  Json object = {{"fails", shadow->fails == ShadowFailure::kNone ? Json() : NameOf(shadow->fails)},
-                 {"steps", shadow->steps},
-                 {"bad", shadow->bad},
-                 {"error", shadow->error.empty() ? Json() : Json(shadow->error)},
-                 {"loss_difference", JsonOptional(shadow->loss)},
-                 {"gradient_error", JsonOptional(shadow->gradients)},
-                 {"scale", shadow->scale},
-                 {"ceiling", Json()},
-                 {"culprits", Json::array()},
-                 {"modules", shadow->modules}};
-  for (const Shadow::Ceiling& one : shadow->ceilings) {
-    object["ceiling"] = {{"step", one.step}, {"scale", one.scale}, {"module", one.module}};
-  }
-  for (const Shadow::Culprit& culprit : shadow->culprits) {
-    object["culprits"].push_back({{"module", culprit.module},
-                                  {"operation", culprit.operation},
-                                  {"operands", JsonOptional(culprit.operands)},
-                                  {"result", JsonOptional(culprit.result)}});
-  }
-  return object;
-}
-
-Json JsonChange(const FormatAdvice& format) {
-  if (!format.change) return Json();
-  const Change& change = *format.change;
-  return {{"keep_float32", change.keep_float32},
-          {"sources", change.sources},
-          {"loss_in_float32", change.loss_in_float32},
-          {"because", change.because},
-          {"then", NameOf(change.then)},
-          {"scale", change.scale ? Json(*change.scale) : Json()},
-          {"window", JsonWindow(change.window)},
-          {"share", JsonOptional(change.share)},
-          {"checked", true},
-          {"steps", change.steps}};
-}
-
-Json JsonFormatAdvice(const FormatAdvice& format) {
-  Json object = {{"format", format.format},
-                 {"verdict", NameOf(format.verdict)},
-                 {"forward", JsonForward(format.forward)},
-                 {"values", JsonForward(format.values)},
-                 {"shadow", JsonShadow(format.shadow)}};
-  const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
-  object["window"] = JsonWindow(format.window);
-  object["window_low"] = JsonBound(format.low);
-  object["window_high"] = JsonBound(format.high);
-  object["scale"] = format.scale ? Json(*format.scale) : Json();
-  object["steps"] = Json::array();
-  for (const StepWindow& step : format.windows) {
-    object["steps"].push_back(step.empty() ? Json{step.step, nullptr, nullptr}
-                                           : Json{step.step, power(step.low), power(step.high)});
-  }
-  object["steps_outside_window"] = format.steps_outside;
-  object["steps_with_empty_window"] = format.empty_steps;
-  object["never_finite_steps"] = format.hopeless_steps;
-  object["mean_harm"] = format.mean_harm;
-  object["tensors_at_risk"] = Json::array();
-  for (const TensorHarm& tensor : format.at_risk) {
-    object["tensors_at_risk"].push_back({{"name", tensor.name},
-                                         {"mean_harm", tensor.harm.mean()},
-                                         {"worst_harm", tensor.harm.worst},
-                                         {"mean_channel_harm", JsonChannels(tensor.channels)},
-                                         {"first_step", *tensor.first_step},
-                                         {"last_step", *tensor.last_step}});
-  }
-  object["noise_tensors"] = format.noise_tensors;
-  object["change"] = JsonChange(format);
-  object["instead"] = format.instead.empty() ? Json() : Json(format.instead);
-  return object;
+inline void Rows(const FormatRecord& of, RowSink& row) {
+  row.Group(of.advice);
+  row("scaled", of.scaled, "only of a format with scales of its own", kLeftOutIfEmpty);
 }
 
 // Under the same keys; no loss scale is needed, and there is no window of any.
-Json JsonFormatAdvice(const ScaledAdvice& scaled) {
+FormatRecord RecordOf(const ScaledAdvice& scaled) {
   FormatAdvice format;
   format.format = scaled.format;
   format.verdict = VerdictOn(scaled);
@@ -160,49 +207,59 @@ Json JsonFormatAdvice(const ScaledAdvice& scaled) {
   }
   format.mean_harm = BackwardHarm(scaled).mean();
   format.steps_outside = scaled.ForwardFailures() + scaled.BackwardFailures();
-  Json object = JsonFormatAdvice(format);
-  object["scaled"] = JsonScaled(scaled);
-  return object;
+  return {std::move(format), JsonScaled(scaled)};
+}
+
+std::vector<FormatRecord> FormatsOf(const Advice& advice) {
+  std::vector<FormatRecord> formats;
+  for (const FormatAdvice& format : advice.formats) formats.push_back({format});
+  for (const ScaledAdvice& format : advice.scaled) formats.push_back(RecordOf(format));
+  return formats;
+}
+
+void AdviceRows(const Advice& of, std::string_view rounding, RowSink& row) {
+  const bool scaled_only = of.formats.empty();
+  row("formats", FormatsOf(of), "one object per format");
+  row("best",
+      !scaled_only                 ? of.formats[of.best].format
+      : of.best < of.scaled.size() ? of.scaled[of.best].format
+                                   : std::string(),
+      "name of the format that ranks first");
+  row("lines", of.lines,
+      "the answer in words: a string for each format, then what it is based on, and the tensors at "
+      "risk");
+  row("looked_at", of.looked_at,
+      "roles of the tensors that the answer is based on: `grad`, `act_grad`, `act`, `value`");
+  row("recipe", of.recipe, "`autocast` or `half`: which forward tensors count");
+  row("float32", of.float32, "parts that were taken to be in float32");
+  row.ObjectIf(
+      of.refused.steps > 0 ? &of.refused : nullptr, "refused", "if the recorder refused steps",
+      [&](const RefusedSteps& steps, RowSink& refused) {
+        const uint64_t taken = of.formats.empty() ? 0 : of.formats.front().steps;
+        refused("steps", steps.steps, "that the recorder refused");
+        refused("of", taken + steps.steps, "of how many");
+        refused("first", steps.first, "what it said of the first");
+      },
+      kLeftOutIfEmpty);
+  row("computed_in", of.computed_in, "if the recorded run computed in 16 bits: at how many steps",
+      kLeftOutIfEmpty);
+  row("parameters_only", of.parameters_only, "whether no gradients of activations were recorded");
+  row("channels", of.channels, "whether channels of gradients were judged");
+  row("harm_threshold", of.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold,
+      "harm below which a scale is safe at a step");
+  row("paths", of.paths, "of a replay, one object per run");
+  row("rounding", rounding, "of a sweep", kLeftOutIfEmpty);
 }
 
 }  // namespace
 
-Json JsonAdvice(const Advice& advice) {
-  Json object = {{"formats", Json::array()}};
-  for (const FormatAdvice& format : advice.formats) {
-    object["formats"].push_back(JsonFormatAdvice(format));
-  }
-  for (const ScaledAdvice& format : advice.scaled) {
-    object["formats"].push_back(JsonFormatAdvice(format));
-  }
-  object["best"] = advice.formats.empty() ? advice.scaled[advice.best].format
-                                          : advice.formats[advice.best].format;
-  object["lines"] = advice.lines;
-  object["looked_at"] = Json::array();
-  for (const Role role : advice.looked_at) object["looked_at"].push_back(NameOf(role));
-  object["recipe"] = NameOf(advice.recipe);
-  object["float32"] = advice.float32;
-  if (const RefusedSteps& refused = advice.refused; refused.steps > 0) {
-    object["refused"] = {{"steps", refused.steps},
-                         {"of", advice.formats.front().steps + refused.steps},
-                         {"first", refused.first}};
-  }
-  for (const auto& [type, steps] : {std::pair("float16", advice.computed_in.float16),
-                                    std::pair("bfloat16", advice.computed_in.bfloat16)}) {
-    if (steps > 0) object["computed_in"][type] = steps;
-  }
-  object["parameters_only"] = advice.parameters_only;
-  object["channels"] = advice.channels;
-  object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
-  object["paths"] = Json::array();
-  for (const PathInWindows& path : advice.paths) {
-    Json item = {{"format", path.format},       {"policy", path.policy},
-                 {"steps_inside", path.inside}, {"steps_below", path.below},
-                 {"steps_above", path.above},   {"steps_with_empty_window", path.none_safe}};
-    if (!path.config.empty()) item["config"] = path.config;
-    object["paths"].push_back(std::move(item));
-  }
-  return object;
+JsonPart JsonAdvice(const Advice& advice, std::string_view rounding) {
+  return JsonOf([&](RowSink& row) { AdviceRows(advice, rounding, row); });
+}
+
+void AddAdviceKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "verdict", [](RowSink& row) { AdviceRows({}, "", row); }, tables);
 }
 
 }  // namespace dlsim::sim

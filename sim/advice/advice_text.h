@@ -3,10 +3,11 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/advice/advice.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -35,7 +36,8 @@ std::string FormatPaths(const Advice& advice);
 // The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
 std::string FormatAdviceDetails(const Advice& advice, size_t top);
 
-// The object "verdict".
-Json JsonAdvice(const Advice& advice);
+// The object "verdict"; `rounding`: of a sweep.
+JsonPart JsonAdvice(const Advice& advice, std::string_view rounding = "");
+void AddAdviceKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <span>
+#include <tuple>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/config_block_text.h"
 #include "sim/advice/tuning.h"
 #include "sim/base/quantity.h"
+#include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
 
 namespace dlsim::sim {
@@ -53,7 +56,7 @@ std::string Recommendation(const FormatTuning& tuning) {
 std::string Changes(const FormatTuning& tuning) {
   std::string text;
   const auto value = [](const NamedValue& field) {
-    return ParameterText(field.name, DumpJson(JsonFields({&field, 1})[field.name]));
+    return ParameterText(field.name, JsonOf(field.value).text);
   };
   for (const ParameterChange& change : tuning.changes) {
     text += fmt::format("{} {} from {} to {}", text.empty() ? "" : ",", change.to.name,
@@ -226,142 +229,6 @@ std::string StrideText(const TuneResult& result) {
       result.least_stride, result.most_stride);
 }
 
-Json JsonChoice(const PolicyChoice& choice) {
-  const PolicyScore& score = choice.score;
-  return {{"policy", choice.policy->name},
-          {"params", JsonFields(choice.named)},
-          {"mean_loss", score.mean_loss},
-          {"skipped_steps", score.skipped},
-          {"skipped_before_first_applied", score.first_skips},
-          {"errors_of_the_original", score.events},
-          {"min_scale", JsonNumber(score.min_scale)},
-          {"max_scale", JsonNumber(score.max_scale)},
-          {"scale_grew", score.grew},
-          {"eligible", score.eligible()},
-          {"policies_tried", choice.evaluations},
-          {"optimal", choice.optimal}};
-}
-
-Json JsonComparison(const ComparedPolicy& row) {
-  Json object = {
-      {"label", row.label}, {"policy", row.policy}, {"params", JsonFields(row.parameters)}};
-  if (!row.refusal.empty()) {
-    object["refused"] = row.refusal;
-    return object;
-  }
-  object["mean_loss"] = row.score.mean_loss;
-  object["skipped_steps"] = row.score.skipped;
-  object["skipped_before_first_applied"] = row.score.first_skips;
-  object["final_scale"] = JsonNumber(row.score.final_scale);
-  return object;
-}
-
-Json JsonBlame(const std::vector<ReplayTensor>& tensors) {
-  Json list = Json::array();
-  for (const ReplayTensor& tensor : tensors) {
-    list.push_back({{"name", tensor.name},
-                    {"absmax", JsonNumber(tensor.stats.absmax)},
-                    {"worst_harm", tensor.harm.worst},
-                    {"overflow", tensor.stats.overflow}});
-  }
-  return list;
-}
-
-Json JsonStatic(const FormatTuning& tuning) {
-  const double scale = tuning.fixed_scale;
-  const auto& range = tuning.safest;
-  return {{"scale", scale},
-          {"mean_loss", tuning.fixed.mean_loss},
-          {"nonfinite_steps", tuning.fixed.skipped},
-          {"low", range ? std::ldexp(1.0, range->low) : scale},
-          {"high", range ? std::ldexp(1.0, range->high) : scale}};
-}
-
-Json JsonCommonScales(const FormatTuning& tuning) {
-  const CommonScales scales = CommonScalesOf(tuning.windows);
-  return {{"low", JsonNumber(scales.low)},   {"low_open", scales.low_open},
-          {"high", JsonNumber(scales.high)}, {"low_step", scales.low_step},
-          {"high_step", scales.high_step},   {"empty", scales.empty()}};
-}
-
-Json JsonHeadroom(const FormatTuning& tuning) {
-  const Headroom room = HeadroomOf(tuning.windows);
-  Json steps = Json::array();
-  for (const StepWindow& step : tuning.windows) {
-    steps.push_back({{"step", step.step},
-                     {"largest_scale", step.hopeless ? Json() : JsonNumber(step.finite_scale)},
-                     {"tensor", step.hopeless ? Json(step.high_tensor) : Json()}});
-  }
-  return {{"min", room.min},
-          {"fifth_percentile", room.fifth_percentile},
-          {"median", room.median},
-          {"last", room.last},
-          {"min_first_half", room.min_first_half},
-          {"min_second_half", room.min_second_half},
-          {"spread_binades", JsonNumber(room.spread_binades)},
-          {"steps", steps}};
-}
-
-Json JsonTensors(const FormatTuning& tuning) {
-  Json list = Json::array();
-  for (const ReplayTensor& tensor : tuning.replayed) {
-    if (tensor.role != Role::kGrad) continue;
-    list.push_back({{"name", tensor.name},
-                    {"mean_harm", JsonNumber(tensor.harm.mean())},
-                    {"worst_harm", JsonNumber(tensor.harm.worst)},
-                    {"worst_step_energy_lost", JsonNumber(tensor.worst_step_energy_lost)},
-                    {"energy_lost", JsonNumber(tensor.stats.energy_lost())},
-                    {"underflow", tensor.stats.underflow},
-                    {"absmax", JsonNumber(tensor.stats.absmax)}});
-  }
-  return list;
-}
-
-Json JsonBlocks(const FormatTuning& tuning) {
-  Json blocks;
-  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
-    const std::optional<std::string> text =
-        Trains(tuning) ? ConfigText(target, tuning) : std::nullopt;
-    blocks[std::string(name)] = text ? Json(*text) : Json();
-  }
-  return blocks;
-}
-
-Json JsonFormat(const FormatTuning& tuning) {
-  Json object = {{"format", tuning.format},
-                 {"verdict", ScalingAdvised(tuning)},
-                 {"reason", tuning.reason},
-                 {"recommended", Trains(tuning) ? JsonChoice(tuning.choices.front()) : Json()}};
-  object["other_policies"] = Json::array();
-  for (size_t i = 1; Trains(tuning) && i < tuning.choices.size(); ++i) {
-    object["other_policies"].push_back(JsonChoice(tuning.choices[i]));
-  }
-  object["static"] = Trains(tuning) ? JsonStatic(tuning) : Json();
-  object["mean_loss_at_scale_1"] = tuning.comparisons.front().score.mean_loss;
-  object["least_possible_mean_loss"] = tuning.least_loss;
-  object["comparisons"] = Json::array();
-  for (const ComparedPolicy& row : tuning.comparisons) {
-    object["comparisons"].push_back(JsonComparison(row));
-  }
-  object["changes"] = Json::array();
-  for (const ParameterChange& change : tuning.changes) {
-    if (!Trains(tuning)) break;
-    object["changes"].push_back({{"parameter", change.to.name},
-                                 {"from", JsonFields({&change.from, 1})[change.from.name]},
-                                 {"to", JsonFields({&change.to, 1})[change.to.name]}});
-  }
-  object["window"] = JsonCommonScales(tuning);
-  object["headroom"] = JsonHeadroom(tuning);
-  object["never_finite_steps"] = tuning.hopeless_steps;
-  object["steps_losing_at_every_scale"] = tuning.empty_steps;
-  object["overflow_tensors"] = JsonBlame(tuning.overflow_side);
-  object["underflow_tensors"] = JsonBlame(tuning.underflow_side);
-  object["tensors"] = JsonTensors(tuning);
-  object["notes"] = tuning.notes;
-  object["config"] = JsonBlocks(tuning);
-  return object;
-}
-
 }  // namespace
 
 std::string FormatTuneReport(const TuneResult& result, size_t top, bool details) {
@@ -385,14 +252,179 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
   return text + OtherBlocks(result);
 }
 
-Json JsonTuning(const TuneResult& result) {
-  const size_t steps = result.formats.empty() ? 0 : result.formats.front().steps;
-  Json object = {{"objective", kTuneObjective},         {"resolution", kLossResolution},
-                 {"eligibility", kTuneEligibility},     {"steps", steps},
-                 {"least_stride", result.least_stride}, {"most_stride", result.most_stride}};
-  object["formats"] = Json::array();
-  for (const FormatTuning& tuning : result.formats) object["formats"].push_back(JsonFormat(tuning));
-  return object;
+namespace {
+
+constexpr const char* kMeanLoss = "gradient lost: mean over the recorded steps";
+constexpr const char* kFirstSkips = "steps skipped before the first applied one";
+
+}  // namespace
+
+inline void Rows(const PolicyChoice& of, RowSink& row) {
+  row("policy", of.policy ? of.policy->name : "", "canonical name");
+  row("params", of.named, "its parameters, under the names of its stack");
+  row("mean_loss", of.score.mean_loss, kMeanLoss);
+  row("skipped_steps", of.score.skipped, "steps that it skips");
+  row("skipped_before_first_applied", of.score.first_skips, kFirstSkips);
+  row("errors_of_the_original", of.score.events,
+      "steps at which the original software raises an error");
+  row("min_scale", of.score.min_scale, "least scale that steps used");
+  row("max_scale", of.score.max_scale, "the largest");
+  row("scale_grew", of.score.grew, "whether the scale was raised at some step");
+  row("eligible", of.score.eligible(), "false if the original software raises an error");
+  row("policies_tried", of.evaluations, "sets of parameters that were tried");
+  row("optimal", of.optimal, "whether it is as good as the best power of two of each step");
+}
+
+inline void Rows(const ComparedPolicy& of, RowSink& row) {
+  row("label", of.label, "what it is");
+  row("policy", of.policy, "canonical name");
+  row("params", of.parameters, "its parameters");
+  row("refused", of.refusal, "why it does not run, if so; the following are missing then",
+      kLeftOutIfEmpty);
+  const auto score = [&](const auto& figure) { return of.refusal.empty() ? &figure : nullptr; };
+  row("mean_loss", score(of.score.mean_loss), kMeanLoss, kLeftOutIfEmpty);
+  row("skipped_steps", score(of.score.skipped), "steps that it skips", kLeftOutIfEmpty);
+  row("skipped_before_first_applied", score(of.score.first_skips), kFirstSkips, kLeftOutIfEmpty);
+  row("final_scale", score(of.score.final_scale), "after the last step", kLeftOutIfEmpty);
+}
+
+inline void Rows(const ParameterChange& of, RowSink& row) {
+  row("parameter", of.to.name, "its name");
+  row("from", of.from.value, "value today");
+  row("to", of.to.value, "value that is recommended");
+}
+
+inline void Rows(const CommonScales& of, RowSink& row) {
+  row("low", of.low, "the least, a power of two");
+  row("low_open", of.low_open, "whether nothing bounds it");
+  row("high", of.high, "the largest that no step forbids");
+  row("low_step", of.low_step, "that decides the least");
+  row("high_step", of.high_step, "that decides the largest");
+  row("empty", of.empty(), "whether none serves all steps");
+}
+
+namespace {
+
+void RoomRows(const FormatTuning& tuning, RowSink& row) {
+  const Headroom room = HeadroomOf(tuning.windows);
+  row("min", room.min, "of the largest finite scales of the steps");
+  row("fifth_percentile", room.fifth_percentile, "of them");
+  row("median", room.median, "of them");
+  row("last", room.last, "of the last step");
+  row("min_first_half", room.min_first_half, "of the first half");
+  row("min_second_half", room.min_second_half, "of the second half");
+  row("spread_binades", room.spread_binades, "from least to largest");
+  row.List("steps", "one object per step", tuning.windows, [](const StepWindow& of, RowSink& step) {
+    step("step", of.step, "recorded number");
+    step("largest_scale", of.hopeless ? nullptr : &of.finite_scale,
+         "at which it is finite; null if none is");
+    step("tensor", of.hopeless ? &of.high_tensor : nullptr,
+         "of a step that is finite at no scale: the tensor to blame");
+  });
+}
+
+void BlamedRows(const ReplayTensor& of, RowSink& row) {
+  row("name", of.name, "as recorded");
+  row("absmax", of.stats.absmax, "largest finite magnitude");
+  row("worst_harm", of.harm.worst, "at a step");
+  row("overflow", of.stats.overflow, "finite values that overflow");
+}
+
+void ReplayedRows(const ReplayTensor& of, RowSink& row) {
+  row("name", of.name, "as recorded");
+  row("mean_harm", of.harm.mean(), "over applied steps");
+  row("worst_harm", of.harm.worst, "at a step");
+  row("worst_step_energy_lost", of.worst_step_energy_lost, "at an applied step");
+  row("energy_lost", of.stats.energy_lost(), "over all");
+  row("underflow", of.stats.underflow, "values that become zero");
+  row("absmax", of.stats.absmax, "largest finite magnitude");
+}
+
+void FixedScaleRows(const FormatTuning& tuning, RowSink& row) {
+  const auto end = [&](int SafeScales::*exponent) {
+    return tuning.safest ? std::ldexp(1.0, (*tuning.safest).*exponent) : tuning.fixed_scale;
+  };
+  row("scale", tuning.fixed_scale, "a power of two");
+  row("mean_loss", tuning.fixed.mean_loss, kMeanLoss);
+  row("nonfinite_steps", tuning.fixed.skipped, "steps that are not finite at it");
+  row("low", end(&SafeScales::low), "the least that is safe at as many steps");
+  row("high", end(&SafeScales::high), "the largest");
+}
+
+}  // namespace
+
+// Where a format does not train, nothing is recommended.
+inline void Rows(const FormatTuning& of, RowSink& row) {
+  const bool trains = !of.choices.empty() && Trains(of);
+  row("format", of.format, "canonical name");
+  row("verdict", ScalingAdvised(of), "what to do about the loss scale");
+  row("reason", of.reason, "why");
+  row("recommended", trains ? &of.choices.front() : nullptr,
+      "the policy asked for, tuned; null if the format does not train");
+  row("other_policies", std::span(of.choices).subspan(trains ? 1 : of.choices.size()),
+      "the same of others");
+  row.ObjectIf(trains ? &of : nullptr, "static",
+               "the best fixed scale; null if the format does not train", FixedScaleRows);
+  row("mean_loss_at_scale_1", of.comparisons.empty() ? 0 : of.comparisons[0].score.mean_loss,
+      "gradient lost without loss scaling");
+  row("least_possible_mean_loss", of.least_loss,
+      "gradient lost at the best power of two of each step, in hindsight");
+  row("comparisons", of.comparisons,
+      "no scaling, the stacks' defaults, and the policy of --config");
+  row("changes", std::span(of.changes).first(trains ? of.changes.size() : 0),
+      "of the policy of --config, if it is of the same stack");
+  row("window", CommonScalesOf(of.windows),
+      "scales that serve every step that some scale makes finite");
+  row.Object("headroom", "how far up the steps let the scale go",
+             [&](RowSink& headroom) { RoomRows(of, headroom); });
+  row("never_finite_steps", of.hopeless_steps, "steps that were not finite when recorded");
+  row("steps_losing_at_every_scale", of.empty_steps, "steps at which no scale is safe");
+  row.List("overflow_tensors",
+           "what overflows at the least scale that loses nothing, the worst first",
+           of.overflow_side, BlamedRows);
+  row.List("underflow_tensors",
+           "what loses too much at the largest scale that does not overflow, the worst first",
+           of.underflow_side, BlamedRows);
+  std::vector<const ReplayTensor*> replayed;
+  for (const ReplayTensor& tensor : of.replayed) {
+    if (tensor.role == Role::kGrad) replayed.push_back(&tensor);
+  }
+  row.List("tensors", "gradients of parameters under the recommendation", replayed, ReplayedRows);
+  row("notes", of.notes, "remarks, one line each");
+  std::vector<std::pair<std::string, std::optional<std::string>>> blocks;
+  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
+    blocks.emplace_back(name, trains ? ConfigText(target, of) : std::nullopt);
+  }
+  row("config", blocks, "for each stack the lines of its configuration, or null");
+}
+
+namespace {
+
+void TuneRows(const JsonPart& trace, const JsonPart& verdict, const JsonPart& config,
+              const TuneResult& result, RowSink& row) {
+  row("schema", "dlsim.tune/1");
+  row("trace", trace, "what was read");
+  row("verdict", verdict, "the answer");
+  row("config", config, "with `--config` only: as `options.config` of a replay", kLeftOutIfEmpty);
+  row("objective", kTuneObjective, "what is minimized, in words");
+  row("resolution", kLossResolution, "differences of gradient lost below it are ignored");
+  row("eligibility", kTuneEligibility, "which policies may be recommended, in words");
+  row("steps", result.formats.empty() ? 0 : result.formats[0].steps, "that were recorded");
+  row("least_stride", result.least_stride, "least distance of step numbers");
+  row("most_stride", result.most_stride, "the largest");
+  row("formats", std::span(result.formats), "one object per format");
+}
+
+}  // namespace
+
+JsonPart JsonTuning(const JsonPart& trace, const JsonPart& verdict, const JsonPart& config,
+                    const TuneResult& result) {
+  return JsonOf([&](RowSink& row) { TuneRows(trace, verdict, config, result, row); });
+}
+
+void AddTuneKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "", [](RowSink& row) { TuneRows({}, {}, {}, {}, row); }, tables);
 }
 
 }  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dlsim/sim/tune.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -25,7 +25,9 @@ inline constexpr const char* kTuneEligibility =
 // all the evidence if `details` are asked for; `top` tensors in each list.
 std::string FormatTuneReport(const TuneResult& result, size_t top, bool details);
 
-// Returns the document's members but for "schema" and "trace".
-Json JsonTuning(const TuneResult& result);
+// Returns the document; `config`: empty without one.
+JsonPart JsonTuning(const JsonPart& trace, const JsonPart& verdict, const JsonPart& config,
+                    const TuneResult& result);
+void AddTuneKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

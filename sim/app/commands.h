@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/app/option_rows.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -43,6 +44,11 @@ void AddTuneCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);
 void AddHelpCommand(CLI::App& app, Action& action);  // which main.cc does before it parses
 void AddPythonCommands(CLI::App& app, Action& action);
+
+// Returns docs/keys.md: the keys of all results, and what they mean.
+std::string ResultKeys();
+void AddFormatsKeys(std::vector<KeyTable>& tables);
+void AddInfoKeys(std::vector<KeyTable>& tables);
 
 // An option of a command that only the Python package has.
 struct PythonOption {

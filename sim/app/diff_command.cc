@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim diff: two runs of one model compared, tensor by tensor and step by step.
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -67,7 +66,7 @@ void RequireCommonTensors(const Diff& diff, const std::string& pattern) {
 }
 
 int RunDiff(const DiffOptions& options) {
-  RequireFigures(options.expectations, FigureNames(JsonFigures(Diff())), "a diff");
+  RequireFigures(options.expectations, FiguresOf(Diff()), "a diff");
   Diff diff = OpenDiff(options.a, options.b, options.trace, options.alignment);
   diff.threshold = ThresholdOf(options);
   ResultFiles files(options.results);
@@ -83,13 +82,14 @@ int RunDiff(const DiffOptions& options) {
   }
   RequireCommonTensors(diff, options.trace.tensors);
   const std::vector<ExpectationOutcome> outcomes =
-      CheckExpectations(options.expectations, JsonFigures(diff));
+      CheckExpectations(options.expectations, FiguresOf(diff));
   if (files.json) {
-    WriteDiffJson(diff,
-                  {{"threshold", diff.threshold},
-                   {"align", NameOf(options.alignment)},
-                   {"tensors", options.trace.tensors}},
-                  outcomes.empty() ? Json() : JsonOutcomes(outcomes), *files.json);
+    WriteDiffJson(diff, JsonOf([&](RowSink& row) {
+                    row("threshold", diff.threshold);
+                    row("align", options.alignment);
+                    row("tensors", options.trace.tensors);
+                  }),
+                  outcomes.empty() ? JsonPart() : JsonOutcomes(outcomes), *files.json);
   }
   files.Commit();
   if (options.results.wants_report()) WriteReport(FormatDiff(diff, options.report));

@@ -4,7 +4,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "dlsim/error.h"
@@ -25,14 +24,14 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
           "'; repeatable; if it is not so, exit with code 1 and a line on standard error");
 }
 
-void RequireFigures(std::span<const Expectation> expectations,
-                    const std::vector<std::string>& names, const std::string& what) {
+void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures,
+                    const std::string& what) {
   for (const Expectation& expectation : expectations) {
     if (!expectation.subject.empty()) {
       throw UsageError(kExpectOption, what + " has no runs to choose from", "a figure alone",
                        Quoted(expectation.text));
     }
-    RequireFigure(expectation, names, kExpectOption);
+    RequireFigure(expectation, FigureNames(figures), kExpectOption);
   }
 }
 
@@ -49,7 +48,7 @@ void RequireSubject(const Expectation& expectation, const std::vector<std::strin
 }
 
 std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
-                                                  const Json& figures) {
+                                                  std::span<const Figure> figures) {
   std::vector<ExpectationOutcome> outcomes;
   for (const Expectation& expectation : expectations) {
     outcomes.push_back(CheckExpectation(expectation, "", figures));
@@ -65,12 +64,6 @@ int ReportOutcomes(std::span<const ExpectationOutcome> outcomes) {
     exit_code = static_cast<int>(ErrorKind::kCheckFailed);
   }
   return exit_code;
-}
-
-Json JsonOutcomes(std::span<const ExpectationOutcome> outcomes) {
-  Json list = Json::array();
-  for (const ExpectationOutcome& outcome : outcomes) list.push_back(JsonOutcome(outcome));
-  return list;
 }
 
 }  // namespace dlsim::sim

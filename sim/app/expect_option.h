@@ -2,7 +2,6 @@
 // The option --expect of every command that has it: what is required, and the exit code.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,9 +18,9 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
                  const std::string& example);
 
 // Throws UsageError for an expectation that chooses runs, of which `what` (such as "a diff") has
-// none, and for one whose figure is not among `names`.
-void RequireFigures(std::span<const Expectation> expectations,
-                    const std::vector<std::string>& names, const std::string& what);
+// none, and for one whose figure is not among `figures`.
+void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures,
+                    const std::string& what);
 
 // Returns whether the subject, a pattern or nothing, names a run.
 bool IsAbout(const Expectation& expectation, const std::string& run);
@@ -32,13 +31,10 @@ void RequireSubject(const Expectation& expectation, const std::vector<std::strin
 
 // Checks the figures of a result that is one.
 std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
-                                                  const Json& figures);
+                                                  std::span<const Figure> figures);
 
 // Prints one line on standard error for each that does not hold, and returns the exit code: 1 if
 // there is one.
 int ReportOutcomes(std::span<const ExpectationOutcome> outcomes);
-
-// The outcomes as JSON, in their order.
-Json JsonOutcomes(std::span<const ExpectationOutcome> outcomes);
 
 }  // namespace dlsim::sim

@@ -2,16 +2,16 @@
 // dlsim formats: the table of formats, computed from its rows.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "dlsim/format.h"
 #include "dlsim/scaled_format.h"
 #include "sim/app/commands.h"
-#include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
+#include "sim/base/rows.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
 
@@ -123,52 +123,54 @@ std::string ScaledTable(const std::vector<NamedScaledFormat>& formats) {
   return text;
 }
 
-Json ScaledJson(const std::vector<NamedScaledFormat>& formats) {
-  Json rows = Json::array();
-  for (const auto& [name, format] : formats) {
-    const bool block = format.sharing == Sharing::kBlock;
-    rows.push_back({{"name", name},
-                    {"forward", ElementName(format.forward)},
-                    {"backward", ElementName(format.backward)},
-                    {"sharing", NameOf(format.sharing)},
-                    {"block", block ? Json(format.block) : Json()},
-                    {"scale_type", NameOf(format.scale)},
-                    {"note", format.note}});
-  }
-  return rows;
+inline void Rows(const Listed& of, RowSink& row) {
+  row("name", of.name, "canonical");
+  row("bits", CodeBits(of.format), "with the sign");
+  row("exponent_bits", of.format.exponent_bits, "of them");
+  row("mantissa_bits", of.format.mantissa_bits, "that are stored");
+  row("bias", of.format.bias, "of the exponent");
+  row("max_finite", MaxFinite(of.format), "largest value");
+  row("min_normal", MinNormal(of.format), "smallest normal magnitude");
+  row("min_positive", MinPositive(of.format), "smallest magnitude");
+  row("overflow_threshold", OverflowThreshold(of.format),
+      "the smallest magnitude that overflows when rounding to nearest even");
+  row("has_infinity", HasInfinity(of.format), "whether it has infinities");
+  row("has_subnormals", of.format.denormals == Denormals::kGradual,
+      "whether it has subnormal values");
+  row("code_one", CodeOfOne(of.format), "code of 1");
+  row("code_max", MaxFiniteCode(of.format), "code of the largest value");
+  row("code_infinity",
+      HasInfinity(of.format) ? std::optional(OverflowCode(of.format)) : std::nullopt,
+      "code of infinity, or null");
+  row("code_nan", QuietNanCode(of.format), "code of NaN");
+  row("note", of.note, "origin and assumptions");
 }
 
-Json FormatsJson(const std::vector<Listed>& formats) {
-  Json rows = Json::array();
-  for (const Listed& row : formats) {
-    const Format& f = row.format;
-    rows.push_back({{"name", row.name},
-                    {"bits", CodeBits(f)},
-                    {"exponent_bits", f.exponent_bits},
-                    {"mantissa_bits", f.mantissa_bits},
-                    {"bias", f.bias},
-                    {"max_finite", MaxFinite(f)},
-                    {"min_normal", MinNormal(f)},
-                    {"min_positive", MinPositive(f)},
-                    {"overflow_threshold", OverflowThreshold(f)},
-                    {"has_infinity", HasInfinity(f)},
-                    {"has_subnormals", f.denormals == Denormals::kGradual},
-                    {"code_one", CodeOfOne(f)},
-                    {"code_max", MaxFiniteCode(f)},
-                    {"code_infinity", HasInfinity(f) ? Json(OverflowCode(f)) : Json()},
-                    {"code_nan", QuietNanCode(f)},
-                    {"note", row.note}});
-  }
-  return {{"schema", "dlsim.formats/1"}, {"formats", rows}};
+void ScaledRows(const NamedScaledFormat& of, RowSink& row) {
+  row("name", of.name, "canonical");
+  row("forward", ElementName(of.format.forward),
+      "format of the elements of weights and activations");
+  row("backward", ElementName(of.format.backward), "format of the elements of gradients");
+  row("sharing", of.format.sharing, "what has one scale: a `tensor`, a `row` or a `block`");
+  row("block", of.format.sharing == Sharing::kBlock ? &of.format.block : nullptr,
+      "elements of a block, or null");
+  row("scale_type", of.format.scale, "how a scale is stored: `float32`, `e8m0` or `e4m3`");
+  row("note", of.format.note, "origin");
+}
+
+void FormatsRows(std::span<const Listed> formats, std::span<const NamedScaledFormat> scaled,
+                 RowSink& row) {
+  row("schema", "dlsim.formats/1");
+  row("formats", formats, "one object per format");
+  row.List("scaled", "formats with scales of their own", scaled, ScaledRows);
 }
 
 int RunFormats(const FormatsOptions& options) {
   const std::vector<Listed> formats = ListFormats(options.names);
   const std::vector<NamedScaledFormat> scaled = ListScaledFormats(options.names);
   if (options.json) {
-    Json document = FormatsJson(formats);
-    document["scaled"] = ScaledJson(scaled);
-    WriteOutput("-", DumpJson(document) + "\n");
+    const auto rows = [&](RowSink& row) { FormatsRows(formats, scaled, row); };
+    WriteOutput("-", JsonOf(rows).text + "\n");
     return 0;
   }
   const std::string table = formats.empty() ? "" : FormatsTable(formats);
@@ -178,6 +180,11 @@ int RunFormats(const FormatsOptions& options) {
 }
 
 }  // namespace
+
+void AddFormatsKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "", [](RowSink& row) { FormatsRows({}, {}, row); }, tables);
+}
 
 void AddFormatsCommand(CLI::App& app, Action& action) {
   AddCommand<FormatsOptions>(app, action, RunFormats, "formats",

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -18,8 +21,8 @@
 #include "sim/app/file_arguments.h"
 #include "sim/app/gradient_input.h"
 #include "sim/app/trace_arguments.h"
-#include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
+#include "sim/base/rows.h"
 #include "sim/base/source_text.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
@@ -48,61 +51,99 @@ struct ListedTensor {
   uint64_t elements = 0;  // over all files
 };
 
+// A file of a trace, or a step of a profile.
+struct ListedStep {
+  int64_t step = 0;
+  std::optional<std::string> file = {};
+  std::optional<int64_t> micro = {}, rank = {};
+  std::vector<RecordedFile> files = {};
+  std::vector<int64_t> micro_steps = {};
+  std::map<std::string, std::string> metadata = {};
+};
+
 struct TraceInfo {
+  std::span<const std::string> paths;
   SourceFacts facts;
-  Json steps = Json::array();
+  std::vector<ListedStep> steps = {};
   size_t files = 0;
-  std::vector<std::string> order;
-  std::map<std::string, ListedTensor> tensors;
+  std::vector<ListedTensor> tensors = {};  // in order of first appearance
+  std::map<std::string, size_t> places = {};
 
   void Add(const TensorInfo& tensor, uint64_t in_files, uint64_t elements) {
-    const auto [found, added] = tensors.try_emplace(tensor.name, ListedTensor{tensor, 0, 0});
-    if (added) order.push_back(tensor.name);
-    found->second.files += in_files;
-    found->second.elements += elements;
+    const auto [place, added] = places.try_emplace(tensor.name, tensors.size());
+    if (added) tensors.push_back({tensor, 0, 0});
+    tensors[place->second].files += in_files;
+    tensors[place->second].elements += elements;
   }
 };
 
-TraceInfo ReadInfo(const TraceReader& trace) {
-  TraceInfo info;
+void FileRows(const RecordedFile& of, RowSink& row) {
+  row("name", of.name, "without directories");
+  row("bytes", of.bytes, "its size");
+}
+
+inline void Rows(const ListedStep& of, RowSink& row) {
+  row("step", of.step, "recorded number");
+  row("file", of.file, "that holds it; null of a profile, as the next two");
+  row("micro", of.micro, "number of the micro-step; null without micro-steps");
+  row("rank", of.rank, "data-parallel rank; null without ranks");
+  row.List("files", "of a profile: files that the step was made from", of.files, FileRows,
+           kLeftOutIfEmpty);
+  row("micro_steps", of.micro_steps, "of a profile with micro-steps: their numbers",
+      kLeftOutIfEmpty);
+  row("metadata", of.metadata, "text as recorded; of a profile that of its first file");
+}
+
+inline void Rows(const ListedTensor& of, RowSink& row) {
+  row("name", of.first.name, "as recorded");
+  row("role", of.first.role, "`grad`, `act_grad`, `act` or `value`");
+  row("dtype", of.first.dtype, "`F32`, `F64`, `F16` or `BF16`, in the first file that has it");
+  row("shape", of.first.shape, "in the first file that has it");
+  row("files", of.files,
+      "that have it; of a profile parts, micro-steps or whole steps, in which it has elements");
+  row("elements", of.elements, "over all files");
+}
+
+inline void Rows(const TraceInfo& of, RowSink& row) {
+  row("schema", "dlsim.info/1");
+  row("trace", JsonTrace(of.facts, of.paths), "as in `dlsim.replay/1`");
+  row("notes", of.facts.notes, "remarks such as files left out");
+  row("steps", of.steps, "of a trace one object per file; of a profile one per step");
+  row("tensors", of.tensors, "one object per tensor");
+}
+
+void ReadInfo(const TraceReader& trace, TraceInfo& info) {
   info.facts = FactsOf(trace);
+  const auto if_any = [](int64_t number) {
+    return number < 0 ? std::nullopt : std::optional(number);
+  };
   for (size_t i = 0; i < trace.step_count(); ++i) {
     const TraceStep step = trace.Load(i);
     for (const Recording* const file : RecordedFiles(step)) {
-      Json entry = {{"step", step.step}, {"file", file->place}};
-      entry["micro"] = file->micro < 0 ? Json() : Json(file->micro);
-      entry["rank"] = file->rank < 0 ? Json() : Json(file->rank);
-      entry["metadata"] = file->metadata;
-      info.steps.push_back(std::move(entry));
+      info.steps.push_back({.step = step.step,
+                            .file = file->place,
+                            .micro = if_any(file->micro),
+                            .rank = if_any(file->rank),
+                            .metadata = file->metadata});
       ++info.files;
       for (const TraceTensor& tensor : file->tensors) {
         info.Add({tensor.name, tensor.role, tensor.dtype, tensor.shape}, 1, tensor.elements);
       }
     }
   }
-  return info;
 }
 
 // A part without elements may as well be a file without the tensor.
-TraceInfo ReadInfo(const ProfileReader& profile, const std::string& pattern) {
-  TraceInfo info;
+void ReadInfo(const ProfileReader& profile, const std::string& pattern, TraceInfo& info) {
   const StepSource source = ProfileSteps(profile, pattern);
   info.facts = source.facts;
   for (size_t i = 0; i < source.step_count; ++i) {
     const std::unique_ptr<Step> opened = source.load(i, {});
     const StepTables& step = opened->tables();
-    Json files = Json::array();
-    for (const RecordedFile& file : step.files) {
-      files.push_back({{"name", file.name}, {"bytes", file.bytes}});
-    }
-    Json micro = Json::array();
-    for (const int64_t number : step.micro_steps) {
-      if (number >= 0) micro.push_back(number);
-    }
-    info.steps.push_back({{"step", step.step},
-                          {"files", std::move(files)},
-                          {"micro_steps", std::move(micro)},
-                          {"metadata", step.metadata}});
+    ListedStep& listed = info.steps.emplace_back();
+    listed = {.step = step.step, .files = step.files, .metadata = step.metadata};
+    std::ranges::copy_if(step.micro_steps, std::back_inserter(listed.micro_steps),
+                         [](int64_t number) { return number >= 0; });
     info.files += step.files.size();
     for (size_t t = 0; t < step.tensors.size(); ++t) {
       uint64_t parts = 0, elements = 0;
@@ -113,7 +154,6 @@ TraceInfo ReadInfo(const ProfileReader& profile, const std::string& pattern) {
       info.Add(step.tensors[t], parts, elements);
     }
   }
-  return info;
 }
 
 std::string InfoText(const TraceInfo& info) {
@@ -128,40 +168,25 @@ std::string InfoText(const TraceInfo& info) {
   for (const std::string& note : facts.notes) text += "note: " + note + "\n";
   const char* counted = facts.profile ? "parts" : "files";
   std::vector<TableRow> rows = {{"tensor", "role", "type", "shape", counted}};
-  for (const std::string& name : info.order) {
-    const ListedTensor& tensor = info.tensors.at(name);
-    rows.push_back({Printable(name), std::string(NameOf(tensor.first.role)),
+  for (const ListedTensor& tensor : info.tensors) {
+    rows.push_back({Printable(tensor.first.name), std::string(NameOf(tensor.first.role)),
                     std::string(NameOf(tensor.first.dtype)), ShapeText(tensor.first.shape),
                     std::to_string(tensor.files)});
   }
   return text + "\n" + FormatTable(rows);
 }
 
-Json InfoJson(const InfoOptions& options, const TraceInfo& info) {
-  Json tensors = Json::array();
-  for (const std::string& name : info.order) {
-    const ListedTensor& tensor = info.tensors.at(name);
-    tensors.push_back({{"name", name},
-                       {"role", NameOf(tensor.first.role)},
-                       {"dtype", NameOf(tensor.first.dtype)},
-                       {"shape", tensor.first.shape},
-                       {info.facts.profile ? "parts" : "files", tensor.files},
-                       {"elements", tensor.elements}});
-  }
-  return {{"schema", "dlsim.info/1"},
-          {"trace", JsonTrace(info.facts, options.trace.paths)},
-          {"notes", info.facts.notes},
-          {"steps", info.steps},
-          {"tensors", tensors}};
-}
-
 TraceInfo ReadInfo(const TraceArguments& arguments) {
-  if (!IsProfile(arguments.paths)) return ReadInfo(OpenTrace(arguments));
+  TraceInfo info = {arguments.paths, {}};
+  if (!IsProfile(arguments.paths)) {
+    ReadInfo(OpenTrace(arguments), info);
+    return info;
+  }
   const std::string& pattern = arguments.options.tensors;
   const ProfileReader profile = ProfileReader::Open(arguments.paths.front());
   RequireSameRanks(profile, arguments.options.ranks);
-  TraceInfo info = ReadInfo(profile, pattern);
-  if (!info.order.empty()) return info;
+  ReadInfo(profile, pattern, info);
+  if (!info.tensors.empty()) return info;
   throw InputError(Printable(arguments.paths.front()), NoTensorMatches(pattern));
 }
 
@@ -181,7 +206,7 @@ int RunInfo(InfoOptions options) {
   if (file != "-") CheckOutputAgainst("--json", file, "TRACE", options.trace.paths);
   const TraceInfo info = ReadInfo(options.trace);
   if (options.json) {
-    WriteOutput(file, DumpJson(InfoJson(options, info)) + "\n");
+    WriteOutput(file, JsonOf(info).text + "\n");
   } else if (!options.quiet) {
     WriteReport(InfoText(info));
   }
@@ -189,6 +214,8 @@ int RunInfo(InfoOptions options) {
 }
 
 }  // namespace
+
+void AddInfoKeys(std::vector<KeyTable>& tables) { AddKeys<TraceInfo>("", tables); }
 
 void AddInfoCommand(CLI::App& app, Action& action) {
   AddCommand<InfoOptions>(app, action, RunInfo, "info",

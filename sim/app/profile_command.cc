@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,7 +22,6 @@
 #include "sim/app/trace_arguments.h"
 #include "sim/app/training_options.h"
 #include "sim/base/caller.h"
-#include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
@@ -249,7 +247,7 @@ int RunProfile(const ProfileCommandOptions& options) {
   if (options.quiet && json == nullptr) return 0;
   const ProfileReader profile = ProfileReader::Open(options.output);
   if (json != nullptr) {
-    json->Write(DumpJson(JsonSummary(profile)) + "\n");
+    json->Write(JsonSummary(profile).text + "\n");
     json->Commit();
   }
   if (!options.quiet && options.json != "-") WriteReport(FormatSummary(profile));

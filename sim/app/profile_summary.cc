@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
@@ -48,21 +47,40 @@ std::string FormatSummary(const ProfileReader& profile) {
                      also.substr(also.empty() ? 0 : 1));
 }
 
-Json JsonSummary(const ProfileReader& profile) {
-  const ProfileSettings& settings = profile.settings();
-  const size_t steps = profile.step_count();
-  Json object = {{"schema", "dlsim.profile-report/1"},
-                 {"profile", profile.folder()},
-                 {"steps", steps},
-                 {"first_step", steps > 0 ? Json(profile.step_number(0)) : Json()},
-                 {"last_step", steps > 0 ? Json(profile.step_number(steps - 1)) : Json()},
-                 {"trace_bytes", RecordedBytes(profile)},
-                 {"profile_bytes", profile.file_bytes()},
-                 {"tensors", settings.tensors},
-                 {"accumulate", NameOf(settings.accumulation)},
-                 {"grad_accum_steps", settings.accumulate_steps}};
-  object.update(ProfileNames(settings));
-  return object;
+namespace {
+
+// What is said of a profile.
+struct ProfileRecord {
+  std::string folder;
+  std::vector<int64_t> steps;
+  uint64_t trace_bytes = 0, profile_bytes = 0;
+  ProfileSettings settings;
+};
+
+inline void Rows(const ProfileRecord& of, RowSink& row) {
+  const bool none = of.steps.empty();
+  row("schema", "dlsim.profile-report/1");
+  row("profile", of.folder, "the folder");
+  row("steps", of.steps.size(), "that it has");
+  row("first_step", none ? nullptr : &of.steps.front(), "recorded number");
+  row("last_step", none ? nullptr : &of.steps.back(), "recorded number");
+  row("trace_bytes", of.trace_bytes, "size of the files that it was made from");
+  row("profile_bytes", of.profile_bytes, "its size");
+  row("tensors", of.settings.tensors, "the pattern of those that it has");
+  row("accumulate", of.settings.accumulation, "rule for micro-steps");
+  row("grad_accum_steps", of.settings.accumulate_steps, "recorded steps that make one");
+  ProfileNames(of.settings, row);
 }
+
+}  // namespace
+
+JsonPart JsonSummary(const ProfileReader& profile) {
+  ProfileRecord record = {
+      profile.folder(), {}, RecordedBytes(profile), profile.file_bytes(), profile.settings()};
+  for (size_t i = 0; i < profile.step_count(); ++i) record.steps.push_back(profile.step_number(i));
+  return JsonOf(record);
+}
+
+void AddProfileKeys(std::vector<KeyTable>& tables) { AddKeys<ProfileRecord>("", tables); }
 
 }  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "dlsim/profile.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -13,6 +13,7 @@ namespace dlsim::sim {
 std::string FormatSummary(const ProfileReader& profile);
 
 // The same for programs, of schema dlsim.profile-report/1.
-Json JsonSummary(const ProfileReader& profile);
+JsonPart JsonSummary(const ProfileReader& profile);
+void AddProfileKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -29,10 +29,10 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/source_text.h"
 #include "sim/base/wrap.h"
 #include "sim/replay/layer_losses.h"
-#include "sim/replay/replay_csv.h"
-#include "sim/replay/replay_json.h"
+#include "sim/replay/replay_results.h"
 #include "sim/replay/report.h"
 #include "sim/replay/simulation.h"
 #include "sim/replay/summaries.h"
@@ -362,9 +362,13 @@ int RunReplay(ReplayCommandOptions options) {
   AddPaths(runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
-    const Json expected = options.expectations.empty() ? Json() : JsonOutcomes(outcomes);
-    WriteReplayJson(facts, options.trace.paths, RecordOf(options, configured.record),
-                    JsonAdvice(advice), expected, runs, *files.json);
+    WriteReplayJson(
+        {.trace = JsonTrace(facts, options.trace.paths),
+         .options = {DumpJson(RecordOf(options, configured.record))},
+         .verdict = JsonAdvice(advice),
+         .expectations = options.expectations.empty() ? JsonPart() : JsonOutcomes(outcomes),
+         .runs = runs},
+        *files.json);
   }
   if (summaries) Summarize(options, *summaries);
   files.Commit();

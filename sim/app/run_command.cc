@@ -191,6 +191,10 @@ int RunCommand(int argc, char** argv) {
       Print(OptionModel(app) + "\n");
       return 0;
     }
+    if (argc == 2 && std::string_view(argv[1]) == "--dump-results") {
+      Print(ResultKeys());
+      return 0;
+    }
     if (argc == 2 && std::string_view(argv[1]) == "--build-info") {
       Print(BuildInfoJson() + "\n");
       return 0;

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "sim/app/expect_option.h"
-#include "sim/replay/replay_json.h"
+#include "sim/replay/replay_results.h"
 #include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
@@ -18,41 +17,42 @@ std::string RunName(const SimulationRun& run) {
   return (run.config.empty() ? "" : run.config + "/") + run.format + "/" + run.policy;
 }
 
-// None where it was not recorded: no requirement is met by what was not looked at.
-Json HeadroomFigure(const ForwardVerdict& forward) {
-  return forward.headroom ? JsonNumber(*forward.headroom) : Json();
-}
-
 // The summary of a run, with what the verdict says of its format and of its path, under the names
 // that these have in JSON. An interrupted twin has no path of its own there.
-Json FiguresOf(const SimulationRun& run, const FormatAdvice& format, const PathInWindows& path) {
-  Json figures = JsonSummary(run);
-  figures["steps_outside_window"] = format.steps_outside;
-  figures["never_finite_steps"] = format.hopeless_steps;
-  figures["forward_headroom"] = HeadroomFigure(format.forward);
-  figures["values_headroom"] = HeadroomFigure(format.values);
+std::vector<Figure> FiguresOf(const SimulationRun& run, const FormatAdvice& format,
+                              const PathInWindows& path) {
+  std::vector<Figure> figures = FiguresOf(run);
+  const auto add = [&](const char* name, size_t steps) {
+    figures.push_back({name, static_cast<double>(steps)});
+  };
+  add("steps_outside_window", format.steps_outside);
+  add("never_finite_steps", format.hopeless_steps);
+  // None where it was not recorded: no requirement is met by what was not looked at.
+  figures.push_back({"forward_headroom", format.forward.headroom});
+  figures.push_back({"values_headroom", format.values.headroom});
   if (run.resume) return figures;
-  figures["steps_inside"] = path.inside;
-  figures["steps_below"] = path.below;
-  figures["steps_above"] = path.above;
-  figures["steps_with_empty_window"] = path.none_safe;
+  add("steps_inside", path.inside);
+  add("steps_below", path.below);
+  add("steps_above", path.above);
+  add("steps_with_empty_window", path.none_safe);
   return figures;
 }
 
-Json FiguresOf(const SimulationRun& run, const Advice& advice) {
+std::vector<Figure> FiguresOf(const SimulationRun& run, const Advice& advice) {
   const auto format = std::ranges::find(advice.formats, run.format, &FormatAdvice::format);
   const auto path = std::ranges::find_if(advice.paths, [&](const PathInWindows& of) {
     return of.format == run.format && of.policy == run.policy && of.config == run.config;
   });
-  Json figures = FiguresOf(run, *format, path == advice.paths.end() ? PathInWindows() : *path);
-  for (auto& [name, figure] : figures.items()) {
-    if (!advice.gradients && !name.ends_with("_headroom")) figure = Json();
+  std::vector<Figure> figures =
+      FiguresOf(run, *format, path == advice.paths.end() ? PathInWindows() : *path);
+  for (Figure& figure : figures) {
+    if (!advice.gradients && !figure.name.ends_with("_headroom")) figure.value = std::nullopt;
   }
   return figures;
 }
 
-bool Has(const Json& figures, const std::string& name) {
-  return std::ranges::count(FigureNames(figures), name) > 0;
+bool Has(std::span<const Figure> figures, const std::string& name) {
+  return std::ranges::count(figures, name, &Figure::name) > 0;
 }
 
 std::vector<std::string> NamesOf(std::span<const SimulationRun> runs,
@@ -73,19 +73,18 @@ void RequireRunFigures(std::span<const Expectation> expectations,
   for (const Expectation& expectation : expectations) {
     RequireSubject(expectation, NamesOf(runs, scaled), "no such run");
     // Before the runs begin, their figures have no values yet.
-    std::vector<std::string> figures;
-    const auto add = [&](const Json& of) {
-      std::ranges::copy(FigureNames(of), std::back_inserter(figures));
-    };
+    std::vector<Figure> figures;
     const auto run = std::ranges::find_if(runs, [&](const SimulationRun& of) {
       return of.start && IsAbout(expectation, RunName(of));
     });
-    if (run != runs.end()) add(FiguresOf(*run, FormatAdvice(), PathInWindows()));
+    if (run != runs.end()) figures = FiguresOf(*run, FormatAdvice(), PathInWindows());
     const auto is_about = [&](const NamedScaledFormat& format) {
       return IsAbout(expectation, format.name);
     };
-    if (std::ranges::any_of(scaled, is_about)) add(ScaledFigures({}));
-    if (!figures.empty()) RequireFigure(expectation, figures, kExpectOption);
+    if (std::ranges::any_of(scaled, is_about)) {
+      std::ranges::copy(ScaledFigures({}), std::back_inserter(figures));
+    }
+    if (!figures.empty()) RequireFigure(expectation, FigureNames(figures), kExpectOption);
   }
 }
 
@@ -96,7 +95,7 @@ std::vector<ExpectationOutcome> CheckRuns(std::span<const Expectation> expectati
   if (expectations.empty()) return outcomes;
   for (const SimulationRun& run : runs) {
     if (!run.start) continue;
-    const Json figures = FiguresOf(run, advice);
+    const std::vector<Figure> figures = FiguresOf(run, advice);
     std::string name = RunName(run);
     if (run.resume) name += " resumed with " + std::string(NameOf(run.resume->kept));
     for (const Expectation& expectation : expectations) {
@@ -107,7 +106,7 @@ std::vector<ExpectationOutcome> CheckRuns(std::span<const Expectation> expectati
     }
   }
   for (const ScaledAdvice& format : advice.scaled) {
-    const Json figures = ScaledFigures(format);
+    const std::vector<Figure> figures = ScaledFigures(format);
     for (const Expectation& expectation : expectations) {
       if (!IsAbout(expectation, format.format) || !Has(figures, expectation.figure)) continue;
       outcomes.push_back(CheckExpectation(expectation, format.format, figures));

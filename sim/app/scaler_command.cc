@@ -114,7 +114,7 @@ ScalerResult RunAll(const ScalerRequest& request, const ScalerCommandOptions& op
     ScalerRun twin = RunScaler(configured, steps, request.overflow_steps, options.on_fatal,
                                request.signals, Resume{*request.resume_at, kept});
     const std::optional<int64_t> difference = FirstDifference(result.run, twin);
-    result.twins.push_back({kept, std::move(twin), difference});
+    result.twins.push_back({*request.resume_at, kept, std::move(twin), difference});
   }
   return result;
 }
@@ -137,10 +137,9 @@ int RunScalerCommand(ScalerCommandOptions options) {
   const auto& [run, twins, notes] = result;
   if (options.json) {
     OutputFile out(*options.json);
-    Json document = ToJson(name, run);
-    if (!twins.empty()) document["resume"] = JsonTwins(*request.resume_at, twins);
-    if (config) document["config"] = JsonConfig(*config);
-    out.Write(DumpJson(document) + "\n");
+    JsonPart configured;
+    if (config) configured.text = DumpJson(JsonConfig(*config));
+    out.Write(JsonScaler(name, run, twins, std::move(configured)).text + "\n");
     out.Commit();
   }
   if (exit_code == 0 && !options.quiet && options.json != "-") {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "dlsim/sim/policies.h"
 #include "sim/base/number.h"
@@ -100,22 +99,6 @@ std::string FormatRun(const std::string& policy, const ScalerRun& run,
     text += fmt::format("  ... and {}\n", Counted(run.event_count - kShownEvents, "more event"));
   }
   return text;
-}
-
-Json JsonTwins(int64_t at_step, const std::vector<ScalerTwin>& twins) {
-  Json array = Json::array();
-  for (const ScalerTwin& twin : twins) {
-    Json document = ToJson("", twin.run);
-    array.push_back(
-        {{"at_step", at_step},
-         {"kept", NameOf(twin.kept)},
-         {"first_difference", twin.first_difference ? Json(*twin.first_difference) : Json()},
-         {"scale", document["scale"]},
-         {"skipped", document["skipped"]},
-         {"events", document["events"]},
-         {"state", document["state"]}});
-  }
-  return array;
 }
 
 std::string DescribeTwins(int64_t at_step, const ScalerRun& whole,

@@ -5,14 +5,13 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
-#include "sim/base/json_value.h"
 #include "sim/base/quantity.h"
+#include "sim/base/shared_rows.h"
 #include "sim/policies/resume.h"
 
 namespace dlsim::sim {
@@ -150,26 +149,60 @@ ScalerRun RefusedRun(const PolicyRefusal& refusal) {
   return run;
 }
 
-Json ToJson(std::string_view policy, const ScalerRun& run) {
-  Json scale = Json::array();
-  for (const ScaleRun& part : run.scale) {
-    scale.push_back(Json::array({HexFloat(part.scale), part.count}));
-  }
-  Json events = Json::array();
-  for (const ScalerEvent& event : run.events) events.push_back(JsonEvent(event));
-  if (run.event_count > run.events.size()) {
-    events.push_back({{"truncated_total", run.event_count}});
-  }
-  Json document = Json::object();
-  document["schema"] = "dlsim.scaler/1";
-  document["policy"] = policy;
-  document["params"] = JsonFields(run.parameters);
-  document["scale_init"] = run.scale_init ? Json(HexFloat(*run.scale_init)) : Json(nullptr);
-  document["scale"] = std::move(scale);
-  document["skipped"] = run.skipped;
-  document["events"] = std::move(events);
-  document["state"] = JsonFields(run.state);
-  return document;
+inline auto ShownAs(const ScaleRun& part) { return std::pair(HexFloat(part.scale), part.count); }
+
+// The last of the events if there are too many.
+struct Truncated {
+  uint64_t total = 0;
+};
+
+inline void Rows(const Truncated& of, RowSink& row) { row("truncated_total", of.total); }
+
+inline void Rows(const ScalerRun& of, RowSink& row) {
+  row("scale", of.scale,
+      "pairs [scale, count]: for how many steps in a row the scale after the step was this");
+  row("skipped", of.skipped, "steps, from 0, on which the optimizer does not step");
+  std::vector<std::variant<const ScalerEvent*, Truncated>> events;
+  for (const ScalerEvent& event : of.events) events.emplace_back(&event);
+  if (of.event_count > of.events.size()) events.emplace_back(Truncated{of.event_count});
+  row("events", events,
+      "as in a run of a replay, with steps from 0; after 100,000 a last object "
+      "`{\"truncated_total\": N}` counts them all");
+  row("state", of.state, "the policy's counters after the last step, under the original's names");
+}
+
+inline void Rows(const ScalerTwin& of, RowSink& row) {
+  row("at_step", of.at_step, "before which the run is interrupted");
+  row("kept", of.kept, "`scale` or `nothing`: what the checkpoint holds");
+  row("first_difference", of.first_difference,
+      "the first step with another scale or skip than the whole run; null if none");
+  row.Group(of.run);
+}
+
+namespace {
+
+void ScalerRows(std::string_view policy, const ScalerRun& run, std::span<const ScalerTwin> twins,
+                const JsonPart& config, RowSink& row) {
+  row("schema", "dlsim.scaler/1");
+  row("policy", policy, "canonical name");
+  row("params", run.parameters, "all parameters, with defaults");
+  row("scale_init", run.scale_init ? std::optional(HexFloat(*run.scale_init)) : std::nullopt,
+      "scale of step 0; null if the policy refused");
+  row.Group(run);
+  row("resume", twins, "with --resume-at: one object per interrupted run", kLeftOutIfEmpty);
+  row("config", config, "with `--config` only: as `options.config` of a replay", kLeftOutIfEmpty);
+}
+
+}  // namespace
+
+JsonPart JsonScaler(std::string_view policy, const ScalerRun& run,
+                    std::span<const ScalerTwin> twins, const JsonPart& config) {
+  return JsonOf([&](RowSink& row) { ScalerRows(policy, run, twins, config, row); });
+}
+
+void AddScalerKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "", [](RowSink& row) { ScalerRows("", {}, {}, {}, row); }, tables);
 }
 
 }  // namespace dlsim::sim

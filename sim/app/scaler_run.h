@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -31,6 +31,14 @@ struct ScalerRun {
   uint64_t event_count = 0;          // of all events
   std::vector<NamedValue> state;     // after the last step
   int64_t steps_run = 0;             // includes the step of a fatal event that stopped the run
+};
+
+// The same run, interrupted and resumed.
+struct ScalerTwin {
+  int64_t at_step = 0;
+  Kept kept = Kept::kAll;
+  ScalerRun run;
+  std::optional<int64_t> first_difference;
 };
 
 // How many elements of the scaled gradients lie below and above the edge of a policy's histogram.
@@ -65,6 +73,8 @@ void CheckSignals(std::string_view policy, const LossScaler& scaler, int64_t ste
 ScalerRun RefusedRun(const PolicyRefusal& refusal);
 
 // Returns the document `dlsim.scaler/1`; scales are texts of HexFloat.
-nlohmann::ordered_json ToJson(std::string_view policy, const ScalerRun& run);
+JsonPart JsonScaler(std::string_view policy, const ScalerRun& run,
+                    std::span<const ScalerTwin> twins = {}, const JsonPart& config = {});
+void AddScalerKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

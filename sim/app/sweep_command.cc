@@ -15,6 +15,7 @@
 #include "sim/app/training_config.h"
 #include "sim/app/training_options.h"
 #include "sim/base/progress.h"
+#include "sim/base/source_text.h"
 #include "sim/base/wrap.h"
 #include "sim/replay/report.h"
 #include "sim/sweep/grid.h"
@@ -157,7 +158,7 @@ int RunSweep(SweepCommandOptions options) {
   if (files.json) {
     Json record = DescribeOptions(options, replay, grid);
     if (config) record["config"] = JsonConfig(*config);
-    WriteSweepJson(facts, options.trace.paths, record, result, *files.json);
+    WriteSweepJson(JsonTrace(facts, options.trace.paths), {DumpJson(record)}, result, *files.json);
   }
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();

@@ -153,12 +153,12 @@ int RunTune(TuneCommandOptions options) {
       "tune, replays", input.source, options,
       [&](const ReplayOptions& replay) { return Tune(input.source, request, advice, replay); });
   if (json) {
-    Json document = {{"schema", "dlsim.tune/1"},
-                     {"trace", JsonTrace(facts, options.trace.paths)},
-                     {"verdict", JsonAdvice(advice)}};
-    if (config) document["config"] = JsonConfig(*config);
-    document.update(JsonTuning(result));
-    json->Write(DumpJson(document) + "\n");
+    JsonPart configured;
+    if (config) configured.text = DumpJson(JsonConfig(*config));
+    json->Write(JsonTuning(JsonTrace(facts, options.trace.paths), JsonAdvice(advice),
+                           std::move(configured), result)
+                    .text +
+                "\n");
     json->Commit();
   }
   const bool json_to_stdout = options.json == "-";

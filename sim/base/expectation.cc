@@ -3,10 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -42,32 +41,6 @@ Error NotAnExpectation(const std::string& place, const std::string& text) {
 
 bool CanBeNone(Relation relation) {
   return relation == Relation::kEqual || relation == Relation::kUnequal;
-}
-
-// What JsonNumber writes; nothing for other values.
-std::optional<double> NumberOf(const Json& value) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (value.is_number()) return value.get<double>();
-  if (!value.is_string()) return std::nullopt;
-  const std::string& text = value.get_ref<const std::string&>();
-  if (text == "inf") return kInfinity;
-  if (text == "-inf") return -kInfinity;
-  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-  return std::nullopt;
-}
-
-// Counts stay integers.
-Json FigureJson(double value) {
-  constexpr double kExact = 0x1p53;
-  if (value == std::trunc(value) && std::fabs(value) < kExact) return static_cast<int64_t>(value);
-  return JsonNumber(value);
-}
-
-// The member of an object, or null.
-const Json& Member(const Json& object, const std::string& name) {
-  static const Json null;
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  return object.is_object() && found != object.end() ? *found : null;
 }
 
 std::string FoundText(const std::optional<double>& found) {
@@ -121,49 +94,47 @@ bool Holds(const Expectation& expectation, const std::optional<double>& found) {
   return false;
 }
 
-std::vector<std::string> FigureNames(const Json& object) {
+std::vector<std::string> FigureNames(std::span<const Figure> figures) {
   std::vector<std::string> names;
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_object()) {
-      for (const std::string& inner : FigureNames(value)) names.push_back(key + "." + inner);
-    } else if (value.is_null() || NumberOf(value)) {
-      names.push_back(key);
-    }
-  }
+  for (const Figure& figure : figures) names.push_back(figure.name);
   return names;
 }
 
 void RequireFigure(const Expectation& expectation, const std::vector<std::string>& names,
                    const std::string& place) {
   const std::vector<std::string_view> known(names.begin(), names.end());
-  for (const std::string_view name : known) {
-    if (name == expectation.figure) return;
-  }
+  if (std::ranges::count(known, expectation.figure) > 0) return;
   throw UsageError(place, WithSuggestion("unknown figure", expectation.figure, known), OneOf(known),
                    Quoted(expectation.figure));
 }
 
-std::optional<double> FigureOf(const Json& object, const std::string& name) {
-  const size_t dot = name.find('.');
-  if (dot != std::string::npos) {
-    return FigureOf(Member(object, name.substr(0, dot)), name.substr(dot + 1));
-  }
-  return NumberOf(Member(object, name));
-}
-
 ExpectationOutcome CheckExpectation(const Expectation& expectation, const std::string& run,
-                                    const Json& figures) {
-  const std::optional<double> found = FigureOf(figures, expectation.figure);
+                                    std::span<const Figure> figures) {
+  const auto figure = std::ranges::find(figures, expectation.figure, &Figure::name);
+  const auto found = figure == figures.end() ? std::nullopt : figure->value;
   return {expectation, run, found, Holds(expectation, found)};
 }
 
-Json JsonOutcome(const ExpectationOutcome& outcome) {
-  Json value;
-  if (outcome.found) value = FigureJson(*outcome.found);
-  return {{"run", outcome.run.empty() ? Json() : Json(outcome.run)},
-          {"expression", outcome.expectation.text},
-          {"found", std::move(value)},
-          {"holds", outcome.holds}};
+// Counts stay integers.
+std::optional<std::variant<int64_t, double>> FoundOf(const ExpectationOutcome& outcome) {
+  constexpr double kExact = 0x1p53;
+  if (!outcome.found) return std::nullopt;
+  const double found = *outcome.found;
+  if (found != std::trunc(found) || std::fabs(found) >= kExact) return found;
+  return static_cast<int64_t>(found);
+}
+
+inline void Rows(const ExpectationOutcome& of, RowSink& row) {
+  row("run", of.run, "such as fp16/torch; null if the result is one", kNullIfEmpty);
+  row("expression", of.expectation.text, "as it was given");
+  row("found", FoundOf(of), "the figure; null if it has no value");
+  row("holds", of.holds, "whether it is as required");
+}
+
+JsonPart JsonOutcomes(std::span<const ExpectationOutcome> outcomes) { return JsonOf(outcomes); }
+
+void AddOutcomeKeys(std::vector<KeyTable>& tables) {
+  AddKeys<ExpectationOutcome>("expectations[]", tables);
 }
 
 std::string OutcomeText(const ExpectationOutcome& outcome) {

@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -30,16 +31,12 @@ Expectation ParseExpectation(const std::string& text, const std::string& place);
 // comparison but `!=`; of those without a value only `!= NUMBER` fails, too.
 bool Holds(const Expectation& expectation, const std::optional<double>& found);
 
-// Returns the names of the figures of a result's object: all that is a number, or null in its
-// place; those of an object inside have its name and a dot before theirs.
-std::vector<std::string> FigureNames(const Json& object);
+// Returns the names of figures.
+std::vector<std::string> FigureNames(std::span<const Figure> figures);
 
 // Throws UsageError that names `place` unless the figure is one of `names`.
 void RequireFigure(const Expectation& expectation, const std::vector<std::string>& names,
                    const std::string& place);
-
-// Returns a figure; nothing if it is null or missing.
-std::optional<double> FigureOf(const Json& object, const std::string& name);
 
 // What came of an expectation.
 struct ExpectationOutcome {
@@ -51,10 +48,11 @@ struct ExpectationOutcome {
 
 // Checks the figures of one run, or of a whole result.
 ExpectationOutcome CheckExpectation(const Expectation& expectation, const std::string& run,
-                                    const Json& figures);
+                                    std::span<const Figure> figures);
 
-// {"run", "expression", "found", "holds"}; `found` is a number, [low, high] or null.
-Json JsonOutcome(const ExpectationOutcome& outcome);
+// The outcomes as JSON, in their order, and the keys of one.
+JsonPart JsonOutcomes(std::span<const ExpectationOutcome> outcomes);
+void AddOutcomeKeys(std::vector<KeyTable>& tables);
 
 // Returns "fp16/torch: skipped_steps is 17, expected skipped_steps<=3".
 std::string OutcomeText(const ExpectationOutcome& outcome);

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "sim/base/counter_columns.h"
 #include "src/base/hidden_text.h"
 
 namespace dlsim::sim {
@@ -76,22 +75,6 @@ Json JsonFields(std::span<const NamedValue> fields) {
         field.value);
   }
   return object;
-}
-
-Json JsonEvent(const ScalerEvent& event) {
-  Json object = {{"step", event.step},
-                 {"type", event.type},
-                 {"message", event.message},
-                 {"fatal", event.fatal}};
-  object.update(JsonFields(event.details));
-  return object;
-}
-
-void AddCounters(const TensorStats& stats, Json& object) {
-  ForEachColumn([&](auto row, auto columns) {
-    if constexpr (columns.kInJson)
-      object[columns.kNames.json] = JsonNumber(std::invoke(row.kRow.of, stats));
-  });
 }
 
 std::string DumpJson(const Json& value, int indent) {

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "dlsim/sim/loss_scaler.h"
-#include "dlsim/tensor_stats.h"
 
 namespace dlsim::sim {
 
@@ -22,12 +21,6 @@ Json JsonNumber(int value);
 
 // The object {name: value, ...} of parameters or of a state.
 Json JsonFields(std::span<const NamedValue> fields);
-
-// One event: step, type, message, fatal, and its details.
-Json JsonEvent(const ScalerEvent& event);
-
-// Adds the counters of docs/numerics.md to an object.
-void AddCounters(const TensorStats& stats, Json& object);
 
 // Text on one line, or indented; bytes that are not UTF-8 are replaced, hidden characters escaped.
 std::string DumpJson(const Json& value, int indent = -1);

@@ -3,19 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
 
 namespace dlsim::sim {
-
-Json ProfileNames(const ProfileSettings& settings) {
-  Json mantissas = Json::array(), formats = Json::array();
-  for (const float mantissa : settings.mantissas) mantissas.push_back(mantissa);
-  for (const NamedScaledFormat& format : settings.scaled) formats.push_back(format.name);
-  return {{"mantissas", mantissas}, {"scaled_formats", formats}};
-}
 
 std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
   const ProfileSettings& settings = profile.settings;
@@ -40,20 +31,39 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
   return text;
 }
 
-Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {
-  Json object;
-  object["paths"] = Json(paths);
-  object["steps"] = facts.steps;
-  object["first_step"] = facts.first_step;
-  object["last_step"] = facts.last_step;
-  object["file_bytes"] = facts.file_bytes;
-  object["description"] = facts.description;
-  if (facts.profile) {
-    object["profile"] = true;
-    object["trace_bytes"] = facts.profile->trace_bytes;
-    object.update(ProfileNames(facts.profile->settings));
-  }
-  return object;
+inline void Rows(const ProfileFacts& of, RowSink& row) {
+  row("profile", true, "only if it is a profile: true");
+  row("trace_bytes", of.trace_bytes, "about the size of the files that the profile was made from");
+  ProfileNames(of.settings, row);
+}
+
+inline void Rows(const SourceFacts& of, RowSink& row) {
+  row("steps", of.steps, "number of recorded steps");
+  row("first_step", of.first_step, "recorded step number");
+  row("last_step", of.last_step, "recorded step number");
+  row("file_bytes", of.file_bytes, "size of all files");
+  row("description", of.description,
+      "the text fields of trace.json; for several data-parallel ranks also `ranks`, their "
+      "number, and `rank_reduction`, `mean` or `sum`");
+  row.Group(of.profile, kLeftOutIfEmpty);
+}
+
+namespace {
+
+void TraceRows(const SourceFacts& facts, std::span<const std::string> paths, RowSink& row) {
+  row("paths", paths, "as given");
+  row.Group(facts);
+}
+
+}  // namespace
+
+JsonPart JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {
+  return JsonOf([&](RowSink& row) { TraceRows(facts, paths, row); });
+}
+
+void AddTraceKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "trace", [](RowSink& row) { TraceRows({}, {}, row); }, tables);
 }
 
 }  // namespace dlsim::sim

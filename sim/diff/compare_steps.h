@@ -16,7 +16,7 @@
 namespace dlsim::sim {
 
 // What is told of a tensor in two steps, a and b.
-enum Figure : size_t {
+enum DiffFigure : size_t {
   kNormRatio,           // of b to a: 1 if both are zero, infinite if only a is
   kDifference,          // what the threshold is about: see TensorDifference
   kRelativeDifference,  // of values: the norm of b - a over that of a
@@ -24,19 +24,7 @@ enum Figure : size_t {
   kHistogramDistance,   // of tables: earth mover's distance of the nonzero magnitudes, in binades
   kZeroDifference,      // of tables: how far the shares of zeros are apart
 };
-
-// How results name a figure: NAME in rows of a step, min_NAME and max_NAME over several.
-struct FigureRow {
-  const char* name;
-  bool min, max;  // which of these there are
-};
-
-inline constexpr auto kFigures = std::to_array<FigureRow>({{"norm_ratio", true, true},
-                                                           {"difference", false, true},
-                                                           {"relative_difference", false, true},
-                                                           {"cosine", true, false},
-                                                           {"histogram_distance", false, true},
-                                                           {"zero_difference", false, true}});
+inline constexpr size_t kDiffFigures = 6;
 
 struct TensorDifference {
   std::string name;
@@ -48,9 +36,9 @@ struct TensorDifference {
   // their counts differ.
   uint64_t nonfinite_differences = 0;
 
-  // By Figure. kDifference is the relative difference, or of tables the largest of |norm ratio - 1|
-  // and their two figures; infinite with nonfinite_differences.
-  std::array<std::optional<double>, kFigures.size()> figures = {};
+  // By DiffFigure. kDifference is the relative difference, or of tables the largest of |norm ratio
+  // - 1| and their two figures; infinite with nonfinite_differences.
+  std::array<std::optional<double>, kDiffFigures> figures = {};
 
   double difference() const { return *figures[kDifference]; }
 };

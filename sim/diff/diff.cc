@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/diff/diff.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/base/csv_field.h"
-#include "sim/base/json_stream.h"
 #include "sim/base/quantity.h"
 #include "sim/base/source_text.h"
 #include "sim/replay/file_state.h"
@@ -47,61 +43,6 @@ ComparedStep CompareValues(const TraceReader& a, size_t i, const TraceReader& b,
   return step;
 }
 
-Json JsonOptional(const std::optional<double>& value) {
-  return value ? JsonNumber(*value) : Json();
-}
-
-void AddExtents(const Extents& figures, Json& object) {
-  for (size_t f = 0; f < kFigures.size(); ++f) {
-    const std::string name = kFigures[f].name;
-    if (kFigures[f].min) object["min_" + name] = JsonOptional(figures[f].low);
-    if (kFigures[f].max) object["max_" + name] = JsonOptional(figures[f].high);
-  }
-}
-
-Json JsonInput(const DiffRun& run) { return JsonTrace(run.source.facts, std::array{run.path}); }
-
-Json JsonStepDiff(const StepDiff& step, const Diff& diff) {
-  const bool empty = step.tensors == 0;
-  return {{"step", step.step_a},
-          {"step_b", step.step_b},
-          {"difference", empty ? Json() : JsonNumber(step.difference)},
-          {"tensor", empty ? Json() : Json(diff.tensors.items()[step.tensor].name)},
-          {"tensors", step.tensors},
-          {"tensors_beyond", step.tensors_beyond}};
-}
-
-Json JsonTensorDiff(const TensorDiff& tensor) {
-  Json object = {{"name", tensor.name},
-                 {"role", NameOf(tensor.role)},
-                 {"steps", tensor.steps},
-                 {"steps_beyond", tensor.steps_beyond},
-                 {"first_step_beyond", tensor.first_beyond ? Json(*tensor.first_beyond) : Json()},
-                 {"difference", JsonNumber(tensor.difference())},
-                 {"worst_step", tensor.worst_step}};
-  AddExtents(tensor.figures, object);
-  object.erase("max_difference");
-  object["nonfinite_differences"] = tensor.nonfinite_differences;
-  return object;
-}
-
-Json JsonUnmatched(const Diff& diff) {
-  Json tensors = Json::array();
-  for (const UnmatchedDiff& tensor : diff.unmatched.items()) {
-    const UnmatchedTensor& first = tensor.first;
-    tensors.push_back(
-        {{"name", tensor.name},
-         {"why", NameOf(first.why)},
-         {"first_step", tensor.first_step},
-         {"steps", tensor.steps},
-         {"shape_a", first.why == Mismatch::kOnlyInB ? Json() : Json(first.shape_a)},
-         {"shape_b", first.why == Mismatch::kOnlyInA ? Json() : Json(first.shape_b)}});
-  }
-  return {{"steps_a", diff.aligned.only_a},
-          {"steps_b", diff.aligned.only_b},
-          {"tensors", std::move(tensors)}};
-}
-
 }  // namespace
 
 AlignedSteps AlignSteps(std::span<const int64_t> a, std::span<const int64_t> b,
@@ -136,7 +77,7 @@ void Diff::Add(const ComparedStep& compared) {
       step.nonfinite_differences = found.nonfinite_differences;
       step.tensor = place;
     }
-    for (size_t f = 0; f < kFigures.size(); ++f) {
+    for (size_t f = 0; f < kDiffFigures; ++f) {
       if (found.figures[f]) tensor.figures[f].Add(*found.figures[f]);
     }
     tensor.nonfinite_differences += found.nonfinite_differences;
@@ -199,68 +140,166 @@ void CompareRuns(Diff& diff,
   }
 }
 
-Json JsonFigures(const Diff& diff) {
-  size_t steps_beyond = 0, tensors_beyond = 0;
-  uint64_t nonfinite = 0;
-  Extents figures;
-  for (const StepDiff& step : diff.steps) steps_beyond += step.tensors_beyond > 0;
+DiffSummary Summarize(const Diff& diff) {
+  DiffSummary summary = {.steps = diff.steps.size(),
+                         .tensors = diff.tensors.items().size(),
+                         .unmatched_steps = diff.aligned.only_a.size() + diff.aligned.only_b.size(),
+                         .unmatched_tensors = diff.unmatched.items().size()};
+  for (const StepDiff& step : diff.steps) summary.steps_beyond += step.tensors_beyond > 0;
   for (const TensorDiff& tensor : diff.tensors.items()) {
-    tensors_beyond += tensor.steps_beyond > 0;
-    nonfinite += tensor.nonfinite_differences;
-    for (size_t f = 0; f < kFigures.size(); ++f) {
-      if (tensor.figures[f].low) figures[f].Add(*tensor.figures[f].low);
-      if (tensor.figures[f].high) figures[f].Add(*tensor.figures[f].high);
+    summary.tensors_beyond += tensor.steps_beyond > 0;
+    summary.nonfinite_differences += tensor.nonfinite_differences;
+    for (size_t f = 0; f < kDiffFigures; ++f) {
+      if (tensor.figures[f].low) summary.figures[f].Add(*tensor.figures[f].low);
+      if (tensor.figures[f].high) summary.figures[f].Add(*tensor.figures[f].high);
     }
   }
-  const StepDiff* const first = diff.FirstBeyond();
-  Json object = {{"steps", diff.steps.size()},
-                 {"tensors", diff.tensors.items().size()},
-                 {"steps_beyond", steps_beyond},
-                 {"tensors_beyond", tensors_beyond},
-                 {"first_step_beyond", first == nullptr ? Json() : Json(first->step_a)}};
-  AddExtents(figures, object);
-  object["nonfinite_differences"] = nonfinite;
-  object["unmatched_steps"] = diff.aligned.only_a.size() + diff.aligned.only_b.size();
-  object["unmatched_tensors"] = diff.unmatched.items().size();
-  return object;
+  if (const StepDiff* const first = diff.FirstBeyond()) summary.first_beyond = first->step_a;
+  return summary;
 }
 
-void WriteDiffJson(const Diff& diff, const Json& options, const Json& expectations,
+namespace {
+
+// The figures over tensors and steps; `whole`: with the largest difference, which tensors have
+// under another name.
+void ExtentRows(const Extents& of, bool whole, RowSink& row) {
+  row("min_norm_ratio", of[kNormRatio].low, "over tensors and steps");
+  row("max_norm_ratio", of[kNormRatio].high, "the same");
+  if (whole) row("max_difference", of[kDifference].high, "the same");
+  row("max_relative_difference", of[kRelativeDifference].high, "the same; null for histograms");
+  row("min_cosine", of[kCosine].low, "the same; null for histograms");
+  row("max_histogram_distance", of[kHistogramDistance].high, "the same; null for elements");
+  row("max_zero_difference", of[kZeroDifference].high, "the same; null for elements");
+}
+
+}  // namespace
+
+inline void Rows(const DiffSummary& of, RowSink& row) {
+  row("steps", of.steps, "that were compared");
+  row("tensors", of.tensors, "that were compared");
+  row("steps_beyond", of.steps_beyond, "of these, beyond the threshold at some tensor");
+  row("tensors_beyond", of.tensors_beyond, "beyond the threshold at some step");
+  row("first_step_beyond", of.first_beyond, "number of the first such step; null if none");
+  ExtentRows(of.figures, true, row);
+  row("nonfinite_differences", of.nonfinite_differences, "over all");
+  row("unmatched_steps", of.unmatched_steps, "that could not be compared");
+  row("unmatched_tensors", of.unmatched_tensors, "names that could not be compared");
+}
+
+inline void Rows(const TensorDiff& of, RowSink& row) {
+  row("name", of.name, "as recorded");
+  row("role", of.role, "`grad` or `act_grad`");
+  row("steps", of.steps, "that were compared");
+  row("steps_beyond", of.steps_beyond, "beyond the threshold");
+  row("first_step_beyond", of.first_beyond, "null if none");
+  row("difference", of.figures[kDifference].high, "the largest");
+  row("worst_step", of.worst_step, "that step");
+  ExtentRows(of.figures, false, row);
+  row("nonfinite_differences", of.nonfinite_differences, "over the steps");
+}
+
+inline void Rows(const UnmatchedDiff& of, RowSink& row) {
+  row("name", of.name, "as recorded");
+  row("why", of.first.why, "`only in a`, `only in b` or `other shape`");
+  row("first_step", of.first_step, "at which it could not be compared");
+  row("steps", of.steps, "how many of these there are");
+  row("shape_a", of.first.why == Mismatch::kOnlyInB ? nullptr : &of.first.shape_a,
+      "in a; null if it is not there");
+  row("shape_b", of.first.why == Mismatch::kOnlyInA ? nullptr : &of.first.shape_b,
+      "in b; null if it is not there");
+}
+
+namespace {
+
+// A step, with its worst tensor.
+void StepRows(const StepDiff& of, const Diff& diff, RowSink& row) {
+  const bool none = of.tensors == 0;
+  row("step", of.step_a, "recorded number in a");
+  row("step_b", of.step_b, "recorded number in b");
+  row("difference", none ? nullptr : &of.difference, "of the worst tensor; null without tensors");
+  row("tensor", none ? nullptr : &diff.tensors.items()[of.tensor].name, "its name");
+  row("tensors", of.tensors, "that were compared");
+  row("tensors_beyond", of.tensors_beyond, "beyond the threshold");
+}
+
+JsonPart JsonInput(const DiffRun& run) { return JsonTrace(run.source.facts, std::array{run.path}); }
+
+void DiffRows(const Diff& diff, const JsonPart& options, const JsonPart& expectations,
+              RowSink& row) {
+  const auto step_rows = [&](const StepDiff& of, RowSink& step) { StepRows(of, diff, step); };
+  row("schema", "dlsim.diff/1", "", kOnLines);
+  row("a", JsonInput(diff.a), "as `trace`", kOnLines);
+  row("b", JsonInput(diff.b), "as `trace`", kOnLines);
+  row("options", options, "`threshold`, `align` (`number` or `index`), `tensors`", kOnLines);
+  row("compared", diff.has_values() ? "elements" : "histograms", "`elements` or `histograms`",
+      kOnLines);
+  row("summary", Summarize(diff), "the figures of the whole: those that --expect may name",
+      kOnLines);
+  row("lines", DiffLines(diff), "the answer in words, one to three texts", kOnLines);
+  row("expectations", expectations, "with --expect only ([gates](gates.md#in-json-and-python))",
+      kOnLines | kLeftOutIfEmpty);
+  row.ObjectIf(diff.FirstBeyond(), "first", "the step where they diverge; null if they do not",
+               step_rows, kOnLines);
+  row.Object(
+      "unmatched", "what could not be compared",
+      [&](RowSink& unmatched) {
+        unmatched("steps_a", diff.aligned.only_a, "numbers that only a has");
+        unmatched("steps_b", diff.aligned.only_b, "numbers that only b has");
+        unmatched("tensors", diff.unmatched.items(), "one object per name");
+      },
+      kOnLines);
+  row.List("steps", "one object per compared step", diff.steps, step_rows, kOnLines);
+  row("tensors", diff.tensors.items(), "one object per compared tensor, in file order", kOnLines);
+}
+
+void CsvRows(int64_t step_a, int64_t step_b, const TensorDifference& of, RowSink& row) {
+  constexpr const char* kElements = "of elements; empty for histograms";
+  constexpr const char* kHistograms = "of histograms; empty for elements";
+  row("step", step_a, "recorded number in a");
+  row("step_b", step_b, "recorded number in b");
+  row("tensor", of.name, "name");
+  row("role", of.role, "`grad` or `act_grad`");
+  row("elements", of.elements, "of the tensor");
+  row("norm_a", of.norm_a, "L2 norm in a");
+  row("norm_b", of.norm_b, "L2 norm in b");
+  row("norm_ratio", of.figures[kNormRatio], "norm of b / norm of a");
+  row("difference", of.figures[kDifference], "what the threshold is about");
+  row("relative_difference", of.figures[kRelativeDifference], kElements);
+  row("cosine", of.figures[kCosine], kElements);
+  row("histogram_distance", of.figures[kHistogramDistance], kHistograms);
+  row("zero_difference", of.figures[kZeroDifference], kHistograms);
+  row("nonfinite_differences", of.nonfinite_differences,
+      "elements that are infinite or NaN in a or b and not alike");
+}
+
+void CsvKeys(RowSink& row) { CsvRows(0, 0, {}, row); }
+
+}  // namespace
+
+std::vector<Figure> FiguresOf(const Diff& diff) {
+  return FiguresOf([&](RowSink& row) { Rows(Summarize(diff), row); });
+}
+
+void WriteDiffJson(const Diff& diff, const JsonPart& options, const JsonPart& expectations,
                    OutputFile& out) {
-  JsonStream json("dlsim.diff/1", out);
-  json.Member("a", JsonInput(diff.a));
-  json.Member("b", JsonInput(diff.b));
-  json.Member("options", options);
-  json.Member("compared", diff.has_values() ? "elements" : "histograms");
-  json.Member("summary", JsonFigures(diff));
-  json.Member("lines", DiffLines(diff));
-  if (!expectations.is_null()) json.Member("expectations", expectations);
-  const StepDiff* const first = diff.FirstBeyond();
-  json.Member("first", first == nullptr ? Json() : JsonStepDiff(*first, diff));
-  json.Member("unmatched", JsonUnmatched(diff));
-  json.Array("steps", diff.steps, [&](const StepDiff& step) { return JsonStepDiff(step, diff); });
-  json.Array("tensors", diff.tensors.items(), JsonTensorDiff);
-  json.Finish();
+  WriteJson([&](RowSink& row) { DiffRows(diff, options, expectations, row); }, out);
 }
 
-std::string DiffCsvHeader() {
-  std::string header = "step,step_b,tensor,role,elements,norm_a,norm_b";
-  for (const FigureRow& figure : kFigures) header += std::string(",") + figure.name;
-  return header + ",nonfinite_differences\n";
-}
+std::string DiffCsvHeader() { return CsvNames(CsvKeys) + "\n"; }
 
 std::string DiffCsvRows(const ComparedStep& step) {
   std::string rows;
   for (const TensorDifference& tensor : step.tensors) {
-    rows += fmt::format("{},{},{},{},{},{},{}", step.step_a, step.step_b, CsvField(tensor.name),
-                        NameOf(tensor.role), tensor.elements, WithoutNanSign(tensor.norm_a),
-                        WithoutNanSign(tensor.norm_b));
-    for (const std::optional<double>& figure : tensor.figures) {
-      rows += figure ? fmt::format(",{}", WithoutNanSign(*figure)) : ",";
-    }
-    rows += fmt::format(",{}\n", tensor.nonfinite_differences);
+    rows += CsvValues([&](RowSink& row) { CsvRows(step.step_a, step.step_b, tensor, row); });
+    rows += '\n';
   }
   return rows;
+}
+
+void AddDiffKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "", [](RowSink& row) { DiffRows(Diff(), {}, {}, row); }, tables);
+  AddKeys("CSV", CsvKeys, tables);
 }
 
 }  // namespace dlsim::sim

@@ -18,9 +18,8 @@
 #include "dlsim/profile.h"
 #include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
-#include "sim/base/json_value.h"
 #include "sim/base/named_list.h"
-#include "sim/base/output_file.h"
+#include "sim/base/rows.h"
 #include "sim/diff/compare_steps.h"
 
 namespace dlsim::sim {
@@ -67,8 +66,8 @@ struct Extent {
   }
 };
 
-// By Figure.
-using Extents = std::array<Extent, kFigures.size()>;
+// By DiffFigure.
+using Extents = std::array<Extent, kDiffFigures>;
 
 // One step: its worst tensor.
 struct StepDiff {
@@ -132,15 +131,28 @@ Diff OpenDiff(const std::string& a, const std::string& b, const TraceOptions& op
 void CompareRuns(Diff& diff,
                  const std::function<void(size_t pair, const ComparedStep& step)>& visit);
 
-// The figures of the whole, which expectations may name; null where there is nothing to measure.
-Json JsonFigures(const Diff& diff);
+// The whole in figures; those of the tensors over all of them.
+struct DiffSummary {
+  size_t steps = 0, tensors = 0;  // that were compared
+  size_t steps_beyond = 0, tensors_beyond = 0;
+  std::optional<int64_t> first_beyond = {};
+  Extents figures = {};
+  uint64_t nonfinite_differences = 0;
+  size_t unmatched_steps = 0, unmatched_tensors = 0;
+};
+DiffSummary Summarize(const Diff& diff);
 
-// `expectations`: null if none were given.
-void WriteDiffJson(const Diff& diff, const Json& options, const Json& expectations,
+// What expectations may name.
+std::vector<Figure> FiguresOf(const Diff& diff);
+
+// `expectations`: empty if none were given.
+void WriteDiffJson(const Diff& diff, const JsonPart& options, const JsonPart& expectations,
                    OutputFile& out);
 
 std::string DiffCsvHeader();
 std::string DiffCsvRows(const ComparedStep& step);
+
+void AddDiffKeys(std::vector<KeyTable>& tables);
 
 // The answer in one to three sentences.
 std::vector<std::string> DiffLines(const Diff& diff);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "dlsim/error.h"
@@ -75,12 +74,10 @@ std::string AgreementBefore(const Diff& diff, const StepDiff& first) {
 }
 
 std::string ExtentLine(const Diff& diff) {
-  const Json figures = JsonFigures(diff);
-  const auto of = [&](const std::string& what) {
-    return fmt::format("{} of {}", figures[what + "s_beyond"].get<size_t>(),
-                       Counted(figures[what + "s"].get<size_t>(), what));
-  };
-  return fmt::format("Above {}: {}, {}.", Number(diff.threshold), of("step"), of("tensor"));
+  const DiffSummary summary = Summarize(diff);
+  return fmt::format("Above {}: {} of {}, {} of {}.", Number(diff.threshold), summary.steps_beyond,
+                     Counted(summary.steps, "step"), summary.tensors_beyond,
+                     Counted(summary.tensors, "tensor"));
 }
 
 std::string StepList(std::span<const int64_t> steps) {

@@ -31,7 +31,7 @@ struct HeatMapRow {
 class HeatMap {
  public:
   // `steps` are those of the source; at most `max_bins` bins, at least one.
-  HeatMap(size_t steps, uint64_t max_bins);
+  explicit HeatMap(size_t steps = 1, uint64_t max_bins = 1);
 
   // Adds the step at position `index` of the source; steps come in order.
   void Add(size_t index, const ReplayStep& record, const Step& step, const StepAnswer& answers);

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "sim/base/counter_columns.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/largest_scale.h"
@@ -91,35 +90,21 @@ std::string WarmUp(const SimulationRun& run) {
       expected ? std::to_string(*expected) : "endless", skipped);
 }
 
-// What a tensor loses at its worst step is shown with its counters.
-constexpr int kWorstStepPlace = 3;
-
-TableRow InPlace(TableRow row, const std::map<int, std::string>& cells) {
-  for (const auto& [place, cell] : cells) row.push_back(cell);
-  return row;
-}
-
 TableRow TensorHeader(const char* title) {
-  std::map<int, std::string> cells = {{kWorstStepPlace, "energy lost"}};
-  ForEachColumn([&](auto, auto columns) {
-    if constexpr (columns.kInReport) cells[columns.kNames.report_place] = columns.kNames.report;
-  });
-  return InPlace({title, "role"}, cells);
+  return {title,         "role",      "underflow", "of nonzero",
+          "energy lost", "subnormal", "overflow",  "absmax"};
 }
-
-// Counts as they are, shares as percentages, magnitudes in three digits.
-std::string TextOf(uint64_t count) { return std::to_string(count); }
-std::string TextOf(double share) { return Percent(share); }
-std::string TextOf(float magnitude) { return fmt::format("{:.2e}", magnitude); }
 
 TableRow TensorRow(const ReplayTensor& tensor) {
-  std::map<int, std::string> cells = {{kWorstStepPlace, Percent(tensor.worst_step_energy_lost)}};
-  ForEachColumn([&](auto counter, auto columns) {
-    if constexpr (columns.kInReport) {
-      cells[columns.kNames.report_place] = TextOf(std::invoke(counter.kRow.of, tensor.stats));
-    }
-  });
-  return InPlace({Printable(tensor.name), std::string(NameOf(tensor.role))}, cells);
+  const TensorStats& stats = tensor.stats;
+  return {Printable(tensor.name),
+          std::string(NameOf(tensor.role)),
+          Percent(stats.underflow_fraction()),
+          std::to_string(stats.nonzero_finite()),
+          Percent(tensor.worst_step_energy_lost),
+          std::to_string(stats.subnormal),
+          std::to_string(stats.overflow),
+          fmt::format("{:.2e}", stats.absmax)};
 }
 
 using TensorOrder = bool (*)(const ReplayTensor& a, const ReplayTensor& b);

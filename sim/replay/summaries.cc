@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +14,7 @@
 #include "dlsim/codec.h"
 #include "dlsim/table.h"
 #include "dlsim/tensor_values.h"
-#include "sim/base/json_stream.h"
+#include "sim/base/rows.h"
 #include "sim/base/source_text.h"
 #include "sim/replay/step_sources.h"
 #include "src/base/first_magnitude.h"
@@ -87,44 +86,102 @@ class MagnitudeBins {
   std::vector<size_t> first_ = std::vector<size_t>(codec::kInfinityBits >> kGroupBits);
 };
 
-// What is counted of a tensor of a recording.
-struct Counted {
-  TensorTable table;
-  std::vector<uint64_t> bins;
+// A tensor of a recording.
+struct TensorSummary {
+  int64_t step = 0;
+  std::optional<int64_t> micro = {};
+  std::string tensor = {};
+  Role role = Role::kGrad;
+  TensorTable table = {};
+  uint64_t denormals = 0;
+  std::map<int, uint64_t> exponents = {};   // floor(log2(magnitude)) of nonzero finite values
+  std::map<double, uint64_t> buckets = {};  // of finite values, by upper limit
+
+  double norm() const {
+    return table.nan > 0   ? std::numeric_limits<double>::quiet_NaN()
+           : table.inf > 0 ? std::numeric_limits<double>::infinity()
+                           : std::sqrt(table.sum_of_squares);
+  }
+  double Share(uint64_t count) const {
+    return static_cast<double>(count) / std::fmax(1, static_cast<double>(table.elements));
+  }
 };
 
-// Adds the figures of a tensor; the norm is infinite or NaN if a value is.
-void AddFigures(const Counted& counted, const MagnitudeBins& bins, std::span<const double> limits,
-                float min_normal, Json& object) {
-  const TensorTable& table = counted.table;
-  uint64_t denormals = 0;
-  std::map<int, uint64_t> exponents;   // floor(log2(magnitude)) of nonzero finite values
-  std::map<double, uint64_t> buckets;  // of finite values, by upper limit
-  if (table.zeros > 0) buckets[LimitOf(limits, 0)] += table.zeros;
+inline void Rows(const TensorSummary& of, RowSink& row) {
+  row("step", of.step, "recorded number");
+  row("micro", of.micro, "number of the micro-step; null without micro-steps");
+  row("tensor", of.tensor, "as recorded");
+  row("role", of.role, "`grad`, `act_grad`, `act` or `value`");
+  row("norm", of.norm(),
+      "L2 norm, in float64; infinite or NaN if a value is. In TensorBoard "
+      "`norm_kernel_grads/NAME`");
+  row("elements", of.table.elements, "values");
+  row("zeros", of.table.zeros, "zeros, of both signs");
+  row("denormals", of.denormals, "values with 0 < |x| < `denormal_below`");
+  row("nan", of.table.nan, "values that are NaN");
+  row("inf", of.table.inf, "infinite values");
+  row("sparsity", of.Share(of.table.zeros),
+      "zeros as a share of the elements; `sparsity_kernel_grads/NAME`");
+  row("denormal_fraction", of.Share(of.denormals),
+      "the same of denormals; `denormal_kernel_grads/NAME`");
+  row("histogram", of.exponents,
+      "pairs of an exponent e and how many nonzero finite values have 2^e <= |x| < "
+      "2^(e+1)");
+  row("tensorflow_histogram", of.buckets,
+      "pairs of a bucket's upper limit and its count: TensorFlow's buckets of log2(|x| + "
+      "2^-50) for finite x; `kernel_grads/NAME`");
+}
+
+void Count(std::span<const uint64_t> counts, const MagnitudeBins& bins,
+           std::span<const double> limits, float min_normal, TensorSummary& summary) {
+  if (summary.table.zeros > 0) summary.buckets[LimitOf(limits, 0)] += summary.table.zeros;
   for (size_t bin = 0; bin < bins.size(); ++bin) {
-    const uint64_t count = counted.bins[bin];
+    const uint64_t count = counts[bin];
     if (count == 0) continue;
     const float low = bins.low(bin);
-    if (low < min_normal) denormals += count;
-    exponents[std::ilogb(low)] += count;
-    buckets[LimitOf(limits, low)] += count;
+    if (low < min_normal) summary.denormals += count;
+    summary.exponents[std::ilogb(low)] += count;
+    summary.buckets[LimitOf(limits, low)] += count;
   }
-  const double norm = table.nan > 0   ? std::numeric_limits<double>::quiet_NaN()
-                      : table.inf > 0 ? std::numeric_limits<double>::infinity()
-                                      : std::sqrt(table.sum_of_squares);
-  const auto share = [&](uint64_t count) {
-    return static_cast<double>(count) / std::fmax(1, static_cast<double>(table.elements));
-  };
-  object["norm"] = JsonNumber(norm);
-  object["elements"] = table.elements;
-  object["zeros"] = table.zeros;
-  object["denormals"] = denormals;
-  object["nan"] = table.nan;
-  object["inf"] = table.inf;
-  object["sparsity"] = share(table.zeros);
-  object["denormal_fraction"] = share(denormals);
-  object["histogram"] = exponents;
-  object["tensorflow_histogram"] = buckets;
+}
+
+// Passes on the tensors of a recording, in order.
+void Summarize(const TraceStep& step, const Recording& recording, float min_normal,
+               std::span<const double> limits, const MagnitudeBins& bins,
+               const std::function<void(const TensorSummary&)>& take) {
+  const std::vector<TraceTensor>& tensors = recording.tensors;
+  std::vector<TensorSummary> summaries(tensors.size());
+  ParallelFor(tensors.size(), [&](size_t t) {
+    TensorSummary& summary = summaries[t];
+    summary.step = step.step;
+    if (recording.micro >= 0) summary.micro = recording.micro;
+    summary.tensor = tensors[t].name;
+    summary.role = tensors[t].role;
+    std::vector<uint64_t> counts(bins.size());
+    Tabulator tabulator;
+    VisitValues(recording, tensors[t], [&](uint64_t, std::span<const float> values) {
+      tabulator.Add(values);
+      bins.Add(values, counts);
+    });
+    summary.table = tabulator.Take();
+    Count(counts, bins, limits, min_normal, summary);
+  });
+  for (const TensorSummary& summary : summaries) take(summary);
+}
+
+// `each` passes on the tensors, in order.
+void SummariesRows(
+    const JsonPart& trace, float denormal_below,
+    const std::function<void(const std::function<void(const TensorSummary&)>&)>& each,
+    RowSink& row) {
+  row("schema", "dlsim.summaries/1", "", kOnLines);
+  row("trace", trace, "what was read", kOnLines);
+  row("options", std::map<std::string, float>{{"denormal_below", denormal_below}},
+      "`denormal_below`: 2^-14, the trainer's limit with mixed precision, or the smallest normal "
+      "value of the one --format given",
+      kOnLines);
+  row.Stream<TensorSummary>("recordings", "one object per step, micro-step and tensor", each,
+                            kOnLines);
 }
 
 }  // namespace
@@ -133,37 +190,22 @@ void WriteSummaries(const TraceReader& trace, std::span<const std::string> paths
                     OutputFile& out, const std::function<void(size_t)>& on_step) {
   const std::vector<double> limits = BucketLimits();
   const MagnitudeBins bins(limits, min_normal);
-  JsonStream json("dlsim.summaries/1", JsonTrace(FactsOf(trace), paths),
-                  {{"denormal_below", min_normal}}, out);
-  json.BeginArray("recordings");
-  for (size_t i = 0; i < trace.step_count(); ++i) {
-    const TraceStep step = trace.Load(i);
-    for (const Recording& recording : step.recordings) {
-      const std::vector<TraceTensor>& tensors = recording.tensors;
-      std::vector<Counted> counted(tensors.size());
-      ParallelFor(tensors.size(), [&](size_t t) {
-        Counted& of = counted[t];
-        of.bins.resize(bins.size());
-        Tabulator tabulator;
-        VisitValues(recording, tensors[t], [&](uint64_t, std::span<const float> values) {
-          tabulator.Add(values);
-          bins.Add(values, of.bins);
-        });
-        of.table = tabulator.Take();
-      });
-      for (size_t t = 0; t < tensors.size(); ++t) {
-        Json object = {{"step", step.step},
-                       {"micro", recording.micro < 0 ? Json() : Json(recording.micro)},
-                       {"tensor", tensors[t].name},
-                       {"role", NameOf(tensors[t].role)}};
-        AddFigures(counted[t], bins, limits, min_normal, object);
-        json.Item(object);
+  const auto each = [&](const std::function<void(const TensorSummary&)>& take) {
+    for (size_t i = 0; i < trace.step_count(); ++i) {
+      const TraceStep step = trace.Load(i);
+      for (const Recording& recording : step.recordings) {
+        Summarize(step, recording, min_normal, limits, bins, take);
       }
+      on_step(i + 1);
     }
-    on_step(i + 1);
-  }
-  json.EndArray();
-  json.Finish();
+  };
+  const JsonPart facts = JsonTrace(FactsOf(trace), paths);
+  WriteJson([&](RowSink& row) { SummariesRows(facts, min_normal, each, row); }, out);
+}
+
+void AddSummariesKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "", [](RowSink& row) { SummariesRows({}, 0, {}, row); }, tables);
 }
 
 }  // namespace dlsim::sim

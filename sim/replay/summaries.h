@@ -8,9 +8,10 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dlsim/trace.h"
-#include "sim/base/output_file.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -19,5 +20,7 @@ namespace dlsim::sim {
 // number of steps that were read. Throws Error if reading fails.
 void WriteSummaries(const TraceReader& trace, std::span<const std::string> paths, float min_normal,
                     OutputFile& out, const std::function<void(size_t)>& on_step);
+
+void AddSummariesKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

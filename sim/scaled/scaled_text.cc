@@ -7,14 +7,12 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
-#include "sim/base/counter_columns.h"
-#include "sim/base/csv_field.h"
 #include "sim/base/quantity.h"
+#include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
 
 namespace dlsim::sim {
@@ -53,42 +51,6 @@ std::string SideText(const ScaledAdvice& format, std::string_view what, Side sid
                      Percent(OverSteps(format, side).mean()), WorstText(format, side));
 }
 
-Json JsonHarm(const ScaledHarm& harm) {
-  if (harm.tensors == 0) return Json();
-  return {{"mean_harm", JsonNumber(harm.mean)},
-          {"worst_harm", JsonNumber(harm.worst)},
-          {"worst_harm_tensor", harm.worst_tensor},
-          {"tensors", harm.tensors}};
-}
-
-Json JsonCounters(const TensorStats& stats) {
-  if (stats.elements == 0) return Json();
-  Json object;
-  AddCounters(stats, object);
-  object["absmax"] = JsonNumber(stats.absmax);
-  return object;
-}
-
-Json JsonTensor(const ScaledTensor& tensor) {
-  const bool zeros = tensor.harm.steps == 0;
-  return {
-      {"name", tensor.name},
-      {"role", NameOf(tensor.role)},
-      {"judged", tensor.judged},
-      {"mean_harm", zeros ? Json() : JsonNumber(tensor.harm.mean())},
-      {"worst_harm", zeros ? Json() : JsonNumber(tensor.harm.worst)},
-      {"mean_channel_harm", zeros ? Json() : JsonNumber(tensor.channel_harm.mean())},
-      {"worst_channel_harm", zeros ? Json() : JsonNumber(tensor.worst_channel_harm)},
-      {"clipped_steps", tensor.clipped_steps},
-      {"first_clipped_step", tensor.first_clipped_step ? Json(*tensor.first_clipped_step) : Json()},
-      {"scale",
-       {{"min", JsonNumber(tensor.scales.min)},
-        {"max", JsonNumber(tensor.scales.max)},
-        {"final", JsonNumber(tensor.scales.final)}}},
-      {"row", JsonCounters(tensor.by_axis[0])},
-      {"column", JsonCounters(tensor.by_axis[1])}};
-}
-
 // Whether scales follow from the steps before, and some of those were not recorded.
 bool HasGaps(const ScaledAdvice& format) {
   if (!format.row.delayed) return false;
@@ -97,6 +59,8 @@ bool HasGaps(const ScaledAdvice& format) {
          }) != format.steps.end();
 }
 
+bool IsJudged(const ScaledAdvice& format) { return !format.looked_at.empty() && !HasGaps(format); }
+
 }  // namespace
 
 HarmOverSteps BackwardHarm(const ScaledAdvice& format) {
@@ -104,7 +68,7 @@ HarmOverSteps BackwardHarm(const ScaledAdvice& format) {
 }
 
 Verdict VerdictOn(const ScaledAdvice& format) {
-  if (format.looked_at.empty() || HasGaps(format)) return Verdict::kOverflows;
+  if (!IsJudged(format)) return Verdict::kOverflows;
   if (format.FailsInForward()) return Verdict::kFailsInForward;
   return format.FailsInBackward(kScaledBackwardWorse) ? Verdict::kNoScaleIsSafe : Verdict::kAsIs;
 }
@@ -187,83 +151,157 @@ std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t to
   return text;
 }
 
-Json ScaledFigures(const ScaledAdvice& format) {
-  Json figures = {{"forward_failures", format.ForwardFailures()},
-                  {"backward_failures", format.BackwardFailures()}};
-  const bool judged = !format.looked_at.empty() && !HasGaps(format);
-  for (const auto& [name, side] :
-       {std::pair("forward", &ScaledStep::forward), std::pair("backward", &ScaledStep::backward)}) {
-    const HarmOverSteps harm = OverSteps(format, side);
-    const bool has = judged && harm.steps > 0;
-    const std::string suffix = std::string(name) + "_harm";
-    figures[suffix] = has ? JsonNumber(harm.mean()) : Json();
-    figures["worst_" + suffix] =
-        has ? JsonNumber((WorstStep(format, side, &ScaledHarm::worst).*side).worst) : Json();
-  }
+namespace {
+
+// The figures of one pass; nothing if none of it was recorded.
+std::optional<double> MeanHarm(const ScaledAdvice& format, Side side) {
+  const HarmOverSteps harm = OverSteps(format, side);
+  return IsJudged(format) && harm.steps > 0 ? std::optional(harm.mean()) : std::nullopt;
+}
+
+std::optional<double> WorstHarm(const ScaledAdvice& format, Side side) {
+  if (!MeanHarm(format, side)) return std::nullopt;
+  return (WorstStep(format, side, &ScaledHarm::worst).*side).worst;
+}
+
+uint64_t ClippedIn(const ScaledAdvice& format) {
   uint64_t clipped = 0;
   for (const ScaledStep& step : format.steps) clipped += step.clipped;
-  figures["clipped"] = clipped;
-  for (Json& figure : figures) {
-    if (!judged) figure = Json();
-  }
-  return figures;
+  return clipped;
 }
 
-Json JsonScaled(const ScaledAdvice& format) {
-  const ScaledFormat& row = format.row;
-  Json object = {{"name", row.name},
-                 {"forward_elements", ElementName(row.forward)},
-                 {"backward_elements", ElementName(row.backward)},
-                 {"sharing", NameOf(row.sharing)},
-                 {"block", row.sharing == Sharing::kBlock ? Json(row.block) : Json()},
-                 {"scale_type", NameOf(row.scale)},
-                 {"rule", row.scale == ScaleType::kE8m0 ? Json(NameOf(row.rule)) : Json()},
-                 {"power_of_two", row.scale != ScaleType::kFp8 &&
-                                      (row.power_of_two || row.scale == ScaleType::kE8m0)},
-                 {"margin", row.margin},
-                 {"history", row.delayed ? Json(row.delayed->history) : Json()},
-                 {"decides", row.delayed ? Json(NameOf(row.delayed->decides)) : Json()},
-                 {"forward_failures", format.ForwardFailures()},
-                 {"backward_failures", format.BackwardFailures()},
-                 {"steps", Json::array()},
-                 {"tensors", Json::array()}};
-  for (const ScaledStep& step : format.steps) {
-    object["steps"].push_back({{"step", step.step},
-                               {"forward", JsonHarm(step.forward)},
-                               {"backward", JsonHarm(step.backward)},
-                               {"clipped", step.clipped}});
-  }
-  for (const ScaledTensor& tensor : format.tensors) {
-    object["tensors"].push_back(JsonTensor(tensor));
-  }
-  return object;
+}  // namespace
+
+std::vector<Figure> ScaledFigures(const ScaledAdvice& format) {
+  const auto if_judged = [&](uint64_t count) {
+    return IsJudged(format) ? std::optional(static_cast<double>(count)) : std::nullopt;
+  };
+  return {{"forward_failures", if_judged(format.ForwardFailures())},
+          {"backward_failures", if_judged(format.BackwardFailures())},
+          {"forward_harm", MeanHarm(format, &ScaledStep::forward)},
+          {"worst_forward_harm", WorstHarm(format, &ScaledStep::forward)},
+          {"backward_harm", MeanHarm(format, &ScaledStep::backward)},
+          {"worst_backward_harm", WorstHarm(format, &ScaledStep::backward)},
+          {"clipped", if_judged(ClippedIn(format))}};
 }
 
-std::string ScaledCsvHeader() {
-  std::string header = "format,step,tensor,role,judged,axis,min_scale,max_scale";
-  ForEachColumn([&](auto, auto columns) {
-    if constexpr (columns.kInCsv) header.append(",").append(columns.kNames.csv);
-  });
-  return header + "\n";
+constexpr bool IsNone(const ScaledHarm& harm) { return harm.tensors == 0; }
+
+inline void Rows(const ScaledHarm& of, RowSink& row) {
+  row("mean_harm", of.mean, "mean over the judged tensors of the pass");
+  row("worst_harm", of.worst, "the largest of a tensor");
+  row("worst_harm_tensor", of.worst_tensor, "its name");
+  row("tensors", of.tensors, "that count");
 }
+
+inline void Rows(const ScaledStep& of, RowSink& row) {
+  row("step", of.step, "recorded step number");
+  row("forward", of.forward, "null without such tensors");
+  row("backward", of.backward, "null without such tensors");
+  row("clipped", of.clipped, "elements of judged tensors that are clipped");
+}
+
+namespace {
+
+std::optional<double> IfNotZero(const ScaledTensor& tensor, double harm) {
+  return tensor.harm.steps > 0 ? std::optional(harm) : std::nullopt;
+}
+
+void ScaledFormatRows(const ScaledFormat& of, RowSink& row) {
+  row("name", of.name, "of the format without its parameters");
+  row("forward_elements", ElementName(of.forward),
+      "format of the elements of weights and activations");
+  row("backward_elements", ElementName(of.backward), "format of the elements of gradients");
+  row("sharing", of.sharing, "what has one scale: a `tensor`, a `row` of a matrix, or a `block`");
+  row("block", of.sharing == Sharing::kBlock ? std::optional(of.block) : std::nullopt,
+      "elements of a block, or null");
+  row("scale_type", of.scale, "how a scale is stored: `float32`, `e8m0` or `e4m3`");
+  row("rule", of.scale == ScaleType::kE8m0 ? std::optional(of.rule) : std::nullopt,
+      "how a scale in `e8m0` is rounded, or null");
+  row("power_of_two",
+      of.scale == ScaleType::kE8m0 || (of.scale == ScaleType::kFloat32 && of.power_of_two),
+      "whether scales are powers of two");
+  row("margin", of.margin, "binades of head-room");
+  row("history", of.delayed ? std::optional(of.delayed->history) : std::nullopt,
+      "with delayed scaling: steps that decide, else null");
+  row("decides", of.delayed ? std::optional(of.delayed->decides) : std::nullopt,
+      "with delayed scaling: which of their magnitudes decides, else null");
+}
+
+}  // namespace
+
+inline void Rows(const ScaledTensor& of, RowSink& row) {
+  row("name", of.name, "as recorded");
+  row("role", of.role, "of the tensor");
+  row("judged", of.judged, "whether it is a matrix that such a training converts");
+  row.Group(of.harm);
+  row("mean_channel_harm", IfNotZero(of, of.channel_harm.mean()),
+      "the same averaged over its channels");
+  row("worst_channel_harm", IfNotZero(of, of.worst_channel_harm),
+      "the largest of a channel at a step");
+  row("clipped_steps", of.clipped_steps, "with elements beyond the largest of the format");
+  row("first_clipped_step", of.first_clipped_step, "the first of them");
+  row("scale", of.scales, "by which values were multiplied");
+  const auto along = [&](const char* name, const TensorStats& stats, const char* meaning) {
+    row.ObjectIf(stats.elements > 0 ? &stats : nullptr, name, meaning,
+                 [](const TensorStats& counters, RowSink& axis) {
+                   axis.Group(counters);
+                   axis("absmax", counters.absmax, "largest finite recorded magnitude");
+                 });
+  };
+  along("row", of.by_axis[0], "counters with blocks along rows, or the only ones");
+  along("column", of.by_axis[1], "the same along columns; null of a tensor with one scale");
+}
+
+inline void Rows(const ScaledAdvice& of, RowSink& row) {
+  ScaledFormatRows(of.row, row);
+  row("forward_failures", of.ForwardFailures(), "steps that fail in forward");
+  row("backward_failures", of.BackwardFailures(), "steps that fail in backward");
+  row("steps", of.steps, "one object per step");
+  row("tensors", of.tensors, "one object per tensor, over all steps");
+}
+
+JsonPart JsonScaled(const ScaledAdvice& format) { return JsonOf(format); }
+
+namespace {
+
+// One row of CSV: a tensor along one axis.
+void CsvRows(const std::string& format, int64_t step, const TensorInfo& tensor, bool judged,
+             size_t axis, const ScaledStats& stats, RowSink& row) {
+  row("format", format, "name");
+  row("step", step, "recorded step number");
+  row("tensor", tensor.name, "name as recorded");
+  row("role", tensor.role, "of the tensor");
+  row("judged", judged, "0 or 1");
+  row("axis", axis == 0 ? "row" : "column",
+      "of the blocks; a tensor with one scale has `row` only");
+  row("min_scale", stats.min_scale, "least scale by which values were multiplied");
+  row("max_scale", stats.max_scale, "the largest");
+  CsvCounters(stats.stats, row);
+}
+
+void CsvKeys(RowSink& row) { CsvRows("", 0, {}, false, 0, {}, row); }
+
+}  // namespace
+
+std::string ScaledCsvHeader() { return CsvNames(CsvKeys) + "\n"; }
 
 std::string ScaledCsvRows(const ObservedScaled& found) {
   std::string rows;
   for (size_t axis = 0; axis < found.by_axis.size(); ++axis) {
     const ScaledStats& stats = found.by_axis[axis];
     if (axis == 1 && stats.stats.elements == 0) continue;
-    rows += fmt::format("{},{},{},{},{},{},{},{}", CsvField(found.format), found.step,
-                        CsvField(found.tensor.name), NameOf(found.tensor.role),
-                        static_cast<int>(found.judged), axis == 0 ? "row" : "column",
-                        WithoutNanSign(stats.min_scale), WithoutNanSign(stats.max_scale));
-    ForEachColumn([&](auto counter, auto columns) {
-      if constexpr (columns.kInCsv) {
-        fmt::format_to(std::back_inserter(rows), ",{}", std::invoke(counter.kRow.of, stats.stats));
-      }
+    rows += CsvValues([&](RowSink& row) {
+      CsvRows(found.format, found.step, found.tensor, found.judged, axis, stats, row);
     });
-    rows += "\n";
+    rows += '\n';
   }
   return rows;
+}
+
+void AddScaledKeys(std::vector<KeyTable>& tables) {
+  AddKeys<ScaledAdvice>("verdict.formats[].scaled", tables);
+  AddKeys("CSV of scaled formats", CsvKeys, tables);
 }
 
 }  // namespace dlsim::sim

@@ -5,9 +5,10 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dlsim/sim/advice.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 #include "sim/scaled/scaled_replay.h"
 
 namespace dlsim::sim {
@@ -28,13 +29,15 @@ std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t to
 
 // Returns the figures that may be expected of a format: mean and worst harm of both passes, null
 // where nothing of a pass was recorded, steps that fail, and clipped elements.
-Json ScaledFigures(const ScaledAdvice& format);
+std::vector<Figure> ScaledFigures(const ScaledAdvice& format);
 
 // Returns what `verdict.formats[].scaled` holds.
-Json JsonScaled(const ScaledAdvice& format);
+JsonPart JsonScaled(const ScaledAdvice& format);
 
 // The columns of a CSV file of scaled formats, and the rows of a tensor: one for each axis.
 std::string ScaledCsvHeader();
 std::string ScaledCsvRows(const ObservedScaled& found);
+
+void AddScaledKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -17,15 +16,12 @@
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/advice_text.h"
-#include "sim/base/counter_columns.h"
 #include "sim/base/csv_field.h"
-#include "sim/base/json_stream.h"
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
-#include "sim/base/source_text.h"
 #include "sim/base/table.h"
 #include "sim/policies/projection.h"
-#include "sim/replay/replay_json.h"
+#include "sim/replay/replay_results.h"
 
 namespace dlsim::sim {
 namespace {
@@ -295,64 +291,77 @@ std::string RefusedLines(const SweepPlan& plan) {
   return text;
 }
 
-Json Summary(const SweepOutcome& o) {
-  Json object;
-  AddPath(o, o.fatal ? std::optional(o.fatal->step) : std::nullopt, object);
-  AddCounters(o.gradients, object);
-  object["worst_step_energy_lost"] = JsonNumber(o.worst_step_energy_lost);
-  object["mean_energy_lost"] = JsonNumber(o.mean_energy_lost);
-  object["steps_below_window"] = o.mean_loss ? Json(o.steps_below_window) : Json();
-  object["steps_with_headroom"] = o.mean_loss ? Json(o.steps_with_headroom) : Json();
-  object["mean_loss"] = o.mean_loss ? Json(*o.mean_loss) : Json();
-  return object;
+}  // namespace
+
+inline void Rows(const SweepOutcome& of, RowSink& row) {
+  const auto if_searched = [&](const uint64_t& steps) { return of.mean_loss ? &steps : nullptr; };
+  PathRows(of, of.fatal ? std::optional(of.fatal->step) : std::nullopt, row);
+  row.Group(of.gradients);
+  row("worst_step_energy_lost", of.worst_step_energy_lost, kWorstEnergyLost);
+  row("mean_energy_lost", of.mean_energy_lost,
+      "mean `energy_lost` of the applied steps; 1 if none was applied");
+  row("steps_below_window", if_searched(of.steps_below_window),
+      "applied steps whose scale was below their window; null without windows");
+  row("steps_with_headroom", if_searched(of.steps_with_headroom),
+      "applied steps at least two binades below overflow; null without windows");
+  row("mean_loss", of.mean_loss,
+      "gradient lost: mean over all steps of what a step loses; null without windows");
 }
 
-// The keys of Summary that are columns of CSV.
-std::vector<std::string> Columns() {
-  std::vector<std::string> columns = {"steps",           "skipped_steps",    "nonfinite_steps",
-                                      "hopeless_steps",  "longest_skip_run", "first_applied_step",
-                                      "stopped_at_step", "final_scale",      "min_scale",
-                                      "max_scale"};
-  ForEachColumn([&](auto, auto counter) {
-    if constexpr (counter.kInJson && counter.kInCsv) columns.push_back(counter.kNames.json);
-  });
-  for (const char* key : {"worst_step_energy_lost", "mean_energy_lost", "steps_below_window",
-                          "mean_loss", "steps_with_headroom"}) {
-    columns.push_back(key);
-  }
-  return columns;
+inline void Rows(const RefusedPoints& of, RowSink& row) {
+  row("policy", of.policy, "that refuses its parameters");
+  row("reason", of.reason, "what it says");
+  row("count", of.count, "of points of the grid");
 }
 
-std::string CsvValue(const Json& value) {
-  if (value.is_null()) return "";
-  if (value.is_string()) return value.get<std::string>();
-  return value.dump();
+namespace {
+
+// A run, in JSON and CSV.
+struct SweepRow {
+  std::string format;
+  std::string_view policy;
+  std::string rounding;
+  std::vector<NamedValue> parameters;
+  SweepOutcome outcome;
+};
+
+inline void Rows(const SweepRow& of, RowSink& row) {
+  row("format", of.format, "canonical name");
+  row("policy", of.policy, "canonical name");
+  row("rounding", of.rounding, "how values are rounded");
+  row("params", of.parameters, "all parameters of the policy");
+  row("summary", of.outcome, "over all steps");
 }
 
-Json JsonRun(const SweepResult& result, size_t run) {
-  const NoProjections notes_are_not_read;
+SweepRow RowAt(const SweepResult& result, size_t run) {
   const GridPoint& point = result.plan.points[run];
-  const std::string& format = result.plan.formats[point.format].name;
-  Json object;
-  object["format"] = format;
-  object["policy"] = point.policy->name;
-  object["rounding"] = result.grid.roundings[point.rounding];
-  object["params"] =
-      JsonFields(point.policy->make(ParametersOf(result.grid, point), format).parameters);
-  object["summary"] = Summary(result.run.outcomes[run]);
-  return object;
+  return {result.plan.formats[point.format].name,
+          point.policy->name,
+          result.grid.roundings[point.rounding],
+          {},
+          result.run.outcomes[run]};
 }
 
-// The verdict where values are rounded as the grid says first; null if none was made.
-void WriteVerdicts(const SweepResult& result, JsonStream& json) {
-  Json others = Json::array(), first;
-  for (const SweepAdvice& verdict : result.run.verdicts) {
-    Json object = JsonAdvice(verdict.advice);
-    object["rounding"] = NameOf(verdict.rounding);
-    (first.is_null() ? first : others.emplace_back()) = std::move(object);
-  }
-  json.Member("verdict", first);
-  if (!others.empty()) json.Member("verdicts_of_other_roundings", others);
+struct SweepRecord {
+  JsonPart trace, options, verdict, other_verdicts;
+  std::function<void(const std::function<void(const SweepRow&)>& take)> runs;
+  std::span<const size_t> pareto;
+  std::span<const RefusedPoints> refused;
+};
+
+inline void Rows(const SweepRecord& of, RowSink& row) {
+  row("schema", "dlsim.sweep/1", "", kOnLines);
+  row("trace", of.trace, "what was read", kOnLines);
+  row("options", of.options, "those of the command", kOnLines);
+  row("verdict", of.verdict,
+      "as of a replay, with `rounding`, where values are rounded as the grid says first; null if "
+      "no windows were searched",
+      kOnLines | kNullIfEmpty);
+  row("verdicts_of_other_roundings", of.other_verdicts, "the same, if there are any",
+      kOnLines | kLeftOutIfEmpty);
+  row.Stream<SweepRow>("runs", "one object per point of the grid, in order", of.runs, kOnLines);
+  row("pareto", of.pareto, "numbers of the runs of the front", kOnLines);
+  row("refused", of.refused, "points whose policy refused its parameters", kOnLines);
 }
 
 }  // namespace
@@ -439,38 +448,39 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
          Wrap(ranges + ", which has two binades of head-room if any has.");
 }
 
-void WriteSweepJson(const SourceFacts& facts, std::span<const std::string> paths,
-                    const Json& options, const SweepResult& result, OutputFile& out) {
-  JsonStream json("dlsim.sweep/1", JsonTrace(facts, paths), options, out);
-  WriteVerdicts(result, json);
-  json.BeginArray("runs");
-  for (size_t run = 0; run < result.run.outcomes.size(); ++run) json.Item(JsonRun(result, run));
-  json.EndArray();
-  Json refused = Json::array();
-  for (const RefusedPoints& points : result.plan.refused) {
-    refused.push_back(
-        {{"policy", points.policy}, {"reason", points.reason}, {"count", points.count}});
+void WriteSweepJson(JsonPart trace, JsonPart options, const SweepResult& result, OutputFile& out) {
+  std::vector<JsonPart> verdicts;
+  for (const SweepAdvice& verdict : result.run.verdicts) {
+    verdicts.push_back(JsonAdvice(verdict.advice, NameOf(verdict.rounding)));
   }
-  json.Member("pareto", result.pareto);
-  json.Member("refused", refused);
-  json.Finish();
+  const auto runs = [&](const std::function<void(const SweepRow&)>& take) {
+    const NoProjections notes_are_not_read;
+    for (size_t run = 0; run < result.run.outcomes.size(); ++run) {
+      SweepRow row = RowAt(result, run);
+      const GridPoint& point = result.plan.points[run];
+      row.parameters = point.policy->make(ParametersOf(result.grid, point), row.format).parameters;
+      take(row);
+    }
+  };
+  WriteJson(SweepRecord{std::move(trace), std::move(options),
+                        verdicts.empty() ? JsonPart() : verdicts.front(),
+                        verdicts.size() < 2 ? JsonPart() : JsonOf(std::span(verdicts).subspan(1)),
+                        runs, result.pareto, result.plan.refused},
+            out);
 }
 
 void WriteSweepCsv(const SweepResult& result, OutputFile& out) {
   std::string header = "run,format,policy,rounding";
   for (const std::string& key : AxisKeys(result.grid)) header += "," + CsvField(key);
-  const std::vector<std::string> columns = Columns();
-  for (const std::string& column : columns) header += "," + column;
-  out.Write(header + "\n");
+  out.Write(header + "," + CsvNames([](RowSink& row) { Rows(SweepOutcome(), row); }) + "\n");
   for (size_t run = 0; run < result.run.outcomes.size(); ++run) {
-    const GridPoint& point = result.plan.points[run];
-    std::string row = fmt::format("{},{},{},{}", run, result.plan.formats[point.format].name,
-                                  point.policy->name, result.grid.roundings[point.rounding]);
-    for (const std::string& value : point.values) row += "," + CsvField(value);
-    const Json summary = Summary(result.run.outcomes[run]);
-    for (const std::string& column : columns) row += "," + CsvValue(summary[column]);
-    out.Write(row + "\n");
+    const SweepRow of = RowAt(result, run);
+    std::string line = fmt::format("{},{}", run, CsvValues([&](RowSink& row) { Rows(of, row); }));
+    for (const std::string& value : result.plan.points[run].values) line += "," + CsvField(value);
+    out.Write(line + "," + CsvValues([&](RowSink& row) { Rows(of.outcome, row); }) + "\n");
   }
 }
+
+void AddSweepKeys(std::vector<KeyTable>& tables) { AddKeys<SweepRecord>("", tables); }
 
 }  // namespace dlsim::sim

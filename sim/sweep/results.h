@@ -13,8 +13,7 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/sim/step.h"
 #include "dlsim/sim/sweep.h"
-#include "sim/base/json_value.h"
-#include "sim/base/output_file.h"
+#include "sim/base/rows.h"
 #include "sim/sweep/grid.h"
 
 namespace dlsim::sim {
@@ -74,8 +73,8 @@ std::string FormatSweepAdvice(const SweepResult& result);
 // Returns the best runs in `top` rows, the Pareto front and what was refused, as text.
 std::string FormatSweep(const SweepResult& result, uint64_t top);
 
-void WriteSweepJson(const SourceFacts& facts, std::span<const std::string> paths,
-                    const Json& options, const SweepResult& result, OutputFile& out);
+void WriteSweepJson(JsonPart trace, JsonPart options, const SweepResult& result, OutputFile& out);
 void WriteSweepCsv(const SweepResult& result, OutputFile& out);
+void AddSweepKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

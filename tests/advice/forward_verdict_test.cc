@@ -21,6 +21,10 @@
 namespace dlsim::sim {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+Json ParsedAdvice(const Advice& advice) { return Json::parse(JsonAdvice(advice).text); }
+
 class ForwardVerdictTest : public SmallReplayTest {
  protected:
   // A block for whose gradients any usual scale is safe, with the forward tensors at some steps.
@@ -65,7 +69,7 @@ TEST_F(ForwardVerdictTest, T5FailsInForwardInFp16) {
 
 TEST_F(ForwardVerdictTest, T5InJson) {
   WriteT5();
-  const Json verdict = JsonAdvice(AdviseOnTrace());
+  const Json verdict = ParsedAdvice(AdviseOnTrace());
   const Json& fp16 = verdict["formats"][0];
   EXPECT_EQ(fp16["verdict"], "fails in forward");
   const Json& forward = fp16["forward"];
@@ -90,9 +94,9 @@ TEST_F(ForwardVerdictTest, T5InJson) {
 // What the forward pass holds moves no window.
 TEST_F(ForwardVerdictTest, WindowsAreThoseOfTheGradientsAlone) {
   WriteT5();
-  const Json with = JsonAdvice(AdviseOnTrace());
+  const Json with = ParsedAdvice(AdviseOnTrace());
   for (int step = 0; step < 5; ++step) WriteBlock(step, {});
-  const Json without = JsonAdvice(AdviseOnTrace());
+  const Json without = ParsedAdvice(AdviseOnTrace());
   for (size_t f = 0; f < 3; ++f) {
     for (const char* key : {"window", "window_low", "window_high", "scale", "steps", "mean_harm",
                             "tensors_at_risk", "steps_outside_window"}) {
@@ -108,8 +112,8 @@ TEST_F(ForwardVerdictTest, AProfileSaysTheSame) {
   const StepSource steps = TraceSteps(trace, 1);
   const Advice of_trace = AdviseOn(steps), of_profile = AdviseOn(TablesOf(steps));
   EXPECT_EQ(of_profile.lines, of_trace.lines);
-  EXPECT_EQ(JsonAdvice(of_profile)["formats"][0]["forward"],
-            JsonAdvice(of_trace)["formats"][0]["forward"]);
+  EXPECT_EQ(ParsedAdvice(of_profile)["formats"][0]["forward"],
+            ParsedAdvice(of_trace)["formats"][0]["forward"]);
 }
 
 TEST_F(ForwardVerdictTest, AutocastKeepsSomeInFloat32) {
@@ -162,7 +166,7 @@ TEST_F(ForwardVerdictTest, AMaskIsAConstantOrDoesNotCount) {
                                  "count: mask."),
             std::string::npos)
       << advice.lines[2];
-  const Json forward = JsonAdvice(advice)["formats"][0]["forward"];
+  const Json forward = ParsedAdvice(advice)["formats"][0]["forward"];
   EXPECT_EQ(forward["overflowing"][0]["constant"], true);
   EXPECT_EQ(forward["nonfinite"][0]["tensor"], "mask.act");
   EXPECT_EQ(forward["nonfinite"][0]["inf"], 1);
@@ -239,7 +243,7 @@ TEST_F(ForwardVerdictTest, SafeScalesLeaveRoomForGradientsWithinModules) {
   WriteBlock(3, {}, {{"shadow", shadow(written(2, before->high))}});
   FormatAdvice fp16 = AdviseOnTrace({.formats = {"fp16"}}).formats[0];
   EXPECT_EQ(fp16.window->high, before->high);
-  EXPECT_TRUE(JsonAdvice(AdviseOnTrace({.formats = {"fp16"}}))["formats"][0]["shadow"]["ceiling"]
+  EXPECT_TRUE(ParsedAdvice(AdviseOnTrace({.formats = {"fp16"}}))["formats"][0]["shadow"]["ceiling"]
                   .is_null());
 
   WriteBlock(
@@ -275,7 +279,7 @@ TEST_F(ForwardVerdictTest, WhatBreaksFirstIsNamed) {
             "  Keep fc and a/mul (model.py:12) in float32, 25 % of the multiplications: then fp16 "
             "trains. Safe loss scales: 2^-15 to 2^15 (checked at 6 steps). Or use bf16.\n"
             "    dlsim.keep_float32(model, ['fc', 'a/mul'])");
-  const Json fp16 = JsonAdvice(advice)["formats"][0];
+  const Json fp16 = ParsedAdvice(advice)["formats"][0];
   EXPECT_EQ(fp16["shadow"]["fails"], "not finite");
   EXPECT_EQ(fp16["change"]["because"], (Json{"fc.act"}));
   EXPECT_EQ(fp16["change"]["checked"], true);
@@ -369,12 +373,12 @@ TEST_F(ForwardVerdictTest, AnOutputThatVanishesAtMostStepsFails) {
             "value is 6e-08. No loss scale helps.\n  Instead, use bf16.");
   EXPECT_EQ(advice.formats[0].verdict, Verdict::kFailsInForward);
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
-  const Json forward = JsonAdvice(advice)["formats"][0]["forward"];
+  const Json forward = ParsedAdvice(advice)["formats"][0]["forward"];
   EXPECT_EQ(forward["state"], "fits");
   EXPECT_EQ(forward["vanishing"],
             Json::array({Json{
                 {"tensor", "head.act"}, {"steps", 3}, {"energy_lost", 1.0}, {"worst_step", 1}}}));
-  EXPECT_EQ(JsonAdvice(advice)["formats"][0]["values"]["vanishing"], Json::array());
+  EXPECT_EQ(ParsedAdvice(advice)["formats"][0]["values"]["vanishing"], Json::array());
 }
 
 // The norm of an output times that of its gradient: a millionth of that of head, then a tenth.

@@ -50,9 +50,11 @@ void RunSteps(LossScaler& scaler) {
 }  // namespace
 
 int FuzzExpectation(const uint8_t* bytes, size_t size) {
-  const Json figures = {{"skipped_steps", 3}, {"mean_harm", 0.25},
-                        {"window", nullptr},  {"activations", {{"mean_harm", "inf"}}},
-                        {"underflow", 7},     {"underflow_bracket", {5, 9}}};
+  const std::vector<Figure> figures = {{"skipped_steps", 3},
+                                       {"mean_harm", 0.25},
+                                       {"window", std::nullopt},
+                                       {"activations.mean_harm", HUGE_VAL},
+                                       {"underflow", 7}};
   const auto check = [&] {
     const Expectation expectation = ParseExpectation(std::string(TextOf(bytes, size)), "fuzz");
     RequireFigure(expectation, FigureNames(figures), "fuzz");

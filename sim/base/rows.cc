@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/base/rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "sim/base/csv_field.h"
+#include "sim/base/json_value.h"
+#include "sim/base/quantity.h"
+
+namespace dlsim::sim {
+namespace {
+
+class JsonSink final : public RowSink {
+ public:
+  explicit JsonSink(OutputFile* file) : file_(file) {}
+
+  std::string TakeText() { return std::exchange(text_, {}); }
+
+  void Take(const Place& place, const Cell& cell, bool missing) override {
+    if (!Begin(place, false, missing)) return;
+    if (missing) {
+      text_ += "null";
+    } else {
+      std::visit([&](const auto& value) { Put(value); }, cell);
+    }
+  }
+
+  bool Open(const Place& place, bool is_object, bool none, const void*) override {
+    if (!Begin(place, is_object, none)) return false;
+    text_ += none ? "null" : is_object ? "{" : "[";
+    if (!none) on_lines_.push_back((place.how & kOnLines) != 0);
+    return !none;
+  }
+
+  void Close(bool is_object) override {
+    text_ += is_object ? '}' : ']';
+    on_lines_.pop_back();
+  }
+
+ private:
+  // Ends what is before a member or item; returns whether it is written.
+  bool Begin(const Place& place, bool is_object, bool none) {
+    if (none && (place.how & kLeftOutIfEmpty) != 0) return false;
+    if (text_.empty()) return true;
+    const bool in_list = place.name == nullptr;
+    const bool on_line = in_list ? is_object && on_lines_.back() : (place.how & kOnLines) != 0;
+    const char last = text_.back();
+    if (last != '{' && last != '[') text_ += ',';
+    if (on_line && last != '{') EndLine();
+    if (in_list) return true;
+    Put(std::string_view(place.name));
+    text_ += ':';
+    return true;
+  }
+
+  void EndLine() {
+    constexpr size_t kWritten = 1 << 16;
+    text_ += '\n';
+    if (file_ != nullptr && text_.size() > kWritten) file_->Write(TakeText());
+  }
+
+  void Put(bool flag) { text_ += flag ? "true" : "false"; }
+  void Put(int64_t number) { fmt::format_to(std::back_inserter(text_), "{}", number); }
+  void Put(uint64_t number) { fmt::format_to(std::back_inserter(text_), "{}", number); }
+  void Put(float number) { Put(double{number}); }
+  void Put(const JsonPart* part) { text_ += part->text; }
+
+  // As nlohmann does, which writes what others have made. JSON has no infinite numbers.
+  void Put(double number) {
+    if (std::isfinite(number)) {
+      char digits[64];
+      text_.append(digits, nlohmann::detail::to_chars(digits, std::end(digits), number));
+    } else {
+      text_ += std::isnan(number) ? "\"nan\"" : number < 0 ? "\"-inf\"" : "\"inf\"";
+    }
+  }
+
+  void Put(std::string_view text) {
+    const auto plain = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
+    if (std::ranges::all_of(text, plain)) {
+      text_.append("\"").append(text).append("\"");
+    } else {
+      text_ += DumpJson(text);
+    }
+  }
+
+  std::string text_;
+  std::vector<bool> on_lines_;  // of the objects and lists that are open
+  OutputFile* file_;
+};
+
+class CsvSink final : public RowSink {
+ public:
+  explicit CsvSink(bool names) : names_(names) {}
+
+  void Take(const Place& place, const Cell& cell, bool missing) override {
+    if (!std::exchange(first_, false)) line += ',';
+    if (names_) {
+      line += place.name;
+    } else if (!missing) {
+      std::visit([&](const auto& value) { Put(value); }, cell);
+    }
+  }
+  bool Open(const Place&, bool, bool, const void*) override { return false; }
+  void Close(bool) override {}
+
+  std::string line;
+
+ private:
+  void Put(std::string_view text) { line += CsvField(std::string(text)); }
+  void Put(bool flag) { line += flag ? '1' : '0'; }
+  void Put(const JsonPart*) {}
+  template <class Number>
+  void Put(Number number) {
+    if constexpr (std::floating_point<Number>) number = WithoutNanSign(number);
+    fmt::format_to(std::back_inserter(line), "{}", number);
+  }
+
+  bool names_, first_ = true;
+};
+
+class FigureSink final : public RowSink {
+ public:
+  void Take(const Place& place, const Cell& cell, bool missing) override {
+    if (missing && (place.how & kLeftOutIfEmpty) != 0) return;
+    std::visit(
+        [&]<class Held>(const Held& value) {
+          if constexpr (std::is_arithmetic_v<Held> && !std::same_as<Held, bool>) {
+            const auto number = static_cast<double>(value);
+            figures.push_back(
+                {prefix_ + place.name, missing ? std::nullopt : std::optional(number)});
+          }
+        },
+        cell);
+  }
+
+  bool Open(const Place& place, bool is_object, bool, const void*) override {
+    if (!is_object) return false;
+    if (place.name == nullptr) return true;
+    prefix_ += std::string(place.name) + ".";
+    return true;
+  }
+
+  void Close(bool) override {
+    if (prefix_.empty()) return;
+    prefix_.pop_back();
+    prefix_.erase(prefix_.rfind('.') + 1);  // npos + 1 is 0
+  }
+
+  std::vector<Figure> figures;
+
+ private:
+  std::string prefix_;
+};
+
+class KeySink final : public RowSink {
+ public:
+  KeySink(std::string path, std::vector<KeyTable>& tables)
+      : path_(std::move(path)), tables_(tables) {}
+
+  void TellKeys(const TellRows& tell) { TellMissing(tell); }
+
+  void Take(const Place& place, const Cell&, bool) override { Add(place); }
+
+  bool Open(const Place& place, bool is_object, bool, const void* type) override {
+    Add(place);
+    const bool known = type != nullptr && std::ranges::count(tables_, type, &KeyTable::type) > 0;
+    if (known) return false;
+    paths_.push_back({path_, open_});
+    if (place.name != nullptr) path_ += (path_.empty() ? "" : ".") + std::string(place.name);
+    if (!is_object) {
+      path_ += "[]";
+    } else {
+      open_ = tables_.size();
+      tables_.push_back({path_, type});
+    }
+    return true;
+  }
+
+  void Close(bool) override {
+    std::tie(path_, open_) = paths_.back();
+    paths_.pop_back();
+  }
+
+ private:
+  void Add(const Place& place) {
+    if (place.name != nullptr) tables_[open_].keys.push_back({place.name, place.meaning});
+  }
+
+  std::string path_;
+  size_t open_ = 0;                                    // the table of the object that is open
+  std::vector<std::pair<std::string, size_t>> paths_;  // of what is around it
+  std::vector<KeyTable>& tables_;
+};
+
+}  // namespace
+
+JsonPart JsonTold(const std::function<void(RowSink&)>& tell) {
+  JsonSink sink(nullptr);
+  tell(sink);
+  return {sink.TakeText()};
+}
+
+void WriteJson(const TellRows& tell, OutputFile& out) {
+  JsonSink sink(&out);
+  sink.Object(nullptr, "", tell);
+  out.Write(sink.TakeText() + "\n");
+}
+
+std::string CsvNames(const TellRows& tell) {
+  CsvSink sink(true);
+  tell(sink);
+  return std::move(sink.line);
+}
+
+std::string CsvValues(const TellRows& tell) {
+  CsvSink sink(false);
+  tell(sink);
+  return std::move(sink.line);
+}
+
+std::vector<Figure> FiguresOf(const TellRows& tell) {
+  FigureSink sink;
+  tell(sink);
+  return std::move(sink.figures);
+}
+
+void AddKeys(const std::string& path, const TellRows& tell, std::vector<KeyTable>& tables) {
+  KeySink sink(path, tables);
+  sink.TellKeys(tell);
+}
+
+}  // namespace dlsim::sim
