@@ -36,8 +36,8 @@ class Caller {
   // What "-" reads.
   virtual int InputDescriptor() const = 0;
 
-  // The gradients that it gives itself in place of the file that `path` names, if it does. They live
-  // at least as long as the command works.
+  // The gradients that it gives itself in place of the file that `path` names, if it does. They
+  // live at least as long as the command works.
   virtual std::unique_ptr<StepSource> GivenGradients(const std::string& path) const;
 
   // How many columns a report may have; 0: any number.
