@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -50,32 +49,6 @@ std::string EscapeInJson(std::string_view text) {
 }
 
 }  // namespace
-
-Json JsonNumber(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  return value;
-}
-
-Json JsonNumber(int64_t value) { return value; }
-Json JsonNumber(uint64_t value) { return value; }
-Json JsonNumber(int value) { return value; }
-
-Json JsonFields(std::span<const NamedValue> fields) {
-  Json object = Json::object();
-  for (const NamedValue& field : fields) {
-    std::visit(
-        [&](const auto& value) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
-            object[field.name] = JsonNumber(value);
-          } else {
-            object[field.name] = value;
-          }
-        },
-        field.value);
-  }
-  return object;
-}
 
 std::string DumpJson(const Json& value, int indent) {
   std::string text = value.dump(indent, ' ', false, Json::error_handler_t::replace);
