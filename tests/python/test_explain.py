@@ -201,7 +201,7 @@ THREE = "".join(DEEPSPEED.format(0, 2**k, 2 ** (k - 1)) for k in (16, 15, 14))
 
 # Per kind: its name, a file's name and text, and what must hold.
 CASES: list[tuple[str, str, str | bytes, str]] = [
-    # A run that dies is no probing of a limit, however far apart its values are.
+    # A scale that falls for good is no probing of a limit, however far apart its values are.
     ("S01", "a.csv", table("step,loss_scale", in_steps(falling(18, -3), 500)), "divergence"),
     (
         "S01",
@@ -283,7 +283,7 @@ CASES: list[tuple[str, str, str | bytes, str]] = [
     # A static scale of DeepSpeed.
     ("D01", "a.log", statically(3, 4096.0) + statically(9, 4096.0), "loss_scale=4096"),
     ("D01", "a.log", statically(0, 8.0) + statically(1, 8.0), "loss_scale=8"),
-    # DeepSpeed amid training, and with lines left out.
+    # DeepSpeed in the middle of training, and with lines left out.
     ("D02", "a.log", reduced(5000, 64.0) + grown(32.0) + reduced(5600, 64.0), "skips 2"),
     ("D02", "a.log", reduced(5000, 64.0) + "...\n" + reduced(95600, 64.0), "steps 2"),
     # Ranks that do not name themselves print each line twice.
