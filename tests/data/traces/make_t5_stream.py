@@ -118,9 +118,8 @@ def record(folder: str) -> None:
         "loss": "mean cross entropy per letter; gradients are of its part in the mean over 2^20",
         "torch": torch.__version__,
     }
-    with dlsim.Recorder(
-        training.model, folder, every=60, forward_every=60, description=about
-    ) as recorder:
+    with dlsim.Recorder(training.model, folder, every=60, forward_every=60) as recorder:
+        recorder.describe(**about)
         for _ in range(STEPS):
             training.optimizer.zero_grad()
             loss = training.loss()
