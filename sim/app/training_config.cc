@@ -156,7 +156,7 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::st
 
 void RequirePython(const std::string& option, const std::string& instead) {
   throw UsageError(option, "is read by the dlsim command of the Python package",
-                   instead + ", or pip install dlsim-numerics");
+                   instead + ", or the dlsim that `pip install .` installs");
 }
 
 std::vector<TrainingConfig> ReadConfigs(const ConfigArguments& arguments) {
