@@ -54,7 +54,7 @@ _ROLES = {
     "static": _Roles("loss_scale"),
     "torch": _Roles("init_scale", *_TORCH),
 }
-# The scaler of a stack; torch's for those that use it, and for loops that name none; none of Marian.
+# The scaler of a stack; torch's for those that use it and loops that name none; none of Marian.
 _OWN = {
     "guided-diffusion": "guided-diffusion",
     "internevo": "colossalai",
