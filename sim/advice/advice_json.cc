@@ -141,8 +141,8 @@ inline void Rows(const FormatAdvice& of, RowSink& row) {
       "what [steps that were run in the format](verdict.md#forward-pass) have shown, null if "
       "none were");
   row("window", of.window,
-      "`[low, high]`, powers of two that are safe at all steps but isolated ones; null if "
-      "there are none");
+      "`[low, high]`, the powers of two that are safe at all but isolated steps; null if there "
+      "are none");
   row("window_low", of.low, "what ends it below; null if nothing does");
   row("window_high", of.high, "what ends it above");
   row("scale", of.scale, "the power of two to use at all steps; null if none is safe");

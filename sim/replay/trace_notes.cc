@@ -63,7 +63,8 @@ bool NamesOptimizerState(std::string_view name) {
                                           "exp_inf", "momentum_buffer", "square_avg",
                                           "grad_avg"};
   return std::ranges::any_of(kStates, [&](std::string_view state) {
-    return fmt::format(".{}.", name).find(fmt::format(".{}.", state)) != std::string::npos;
+    return name.find(state) != name.npos &&
+           fmt::format(".{}.", name).find(fmt::format(".{}.", state)) != std::string::npos;
   });
 }
 

@@ -182,7 +182,7 @@ def adam_of(
 
 
 def named_format(table: Table, key: str) -> str | None:
-    """Returns the format that a type's name stands for, such as torch.float16."""
+    """Returns the format that a type names, such as torch.float16."""
     from ._reading import format_of_type
 
     node = table.node(key)

@@ -57,7 +57,7 @@ class Number(float):
 
 @dataclass(frozen=True)
 class Unknown:
-    """What stands for a value that the file leaves open, and how a message says so."""
+    """A value that the file leaves open, with what messages say of it."""
 
     problem: str
     expected: str = ""
@@ -139,7 +139,7 @@ class Table:
         return ".".join(filter(None, [self.path, printable(key)]))
 
     def refuse(self, key: str, problem: str, expected: str = "", got: str = "") -> NoReturn:
-        """Raises UsageError; an empty key stands for the table itself."""
+        """Raises UsageError about a key, or about the table itself if the key is empty."""
         node = self.entries.get(key) if key else None
         line = node.line if node else self.line
         place = printable(self.file) + (f":{line}" if line else "")
