@@ -698,15 +698,16 @@ def _plain(value: Any) -> str:
 def document_of(explained: Explanation) -> dict[str, Any]:
     """Returns the document dlsim.explain/1."""
     path, skips, finding = explained.path, explained.skips, explained.finding
-    first = path.first_step if path.counted else 1
+    is_counted = path.counted
+    first = path.first_step if is_counted else 1
     match, best = finding.match, finding.best
     action, page = _ACTIONS[explained.conclusion]
     document: dict[str, Any] = {
         "schema": "dlsim.explain/1",
         "stack": path.stack,
         "format": explained.format_name,
-        "counted": path.counted,
-        "from_start": path.from_start and path.counted,
+        "counted": is_counted,
+        "from_start": path.from_start and is_counted,
         "notes": list(path.notes),
         "conclusion": {
             "name": explained.conclusion,
@@ -754,7 +755,7 @@ def document_of(explained: Explanation) -> dict[str, Any]:
             "first_step": first + bracket.first,
             "last_step": first + bracket.last,
             "scale": _number(bracket.scale),
-            "applied": bracket.applied if path.counted and not bracket.hidden else None,
+            "applied": bracket.applied if is_counted and not bracket.hidden else None,
             "skipped": bracket.skipped,
             "applied_at_most": bracket.applied_at_most,
             "skipped_above": bracket.skipped_above,

@@ -177,6 +177,10 @@ def _add_epoch_mean(line: str, end: int, loss: Loss) -> None:
     loss.epoch_mean = _value(mean.group(1)) if mean else None
 
 
+def _line_of(loss: Loss) -> int:
+    return loss.line
+
+
 @dataclass
 class Losses:
     """All losses of a log, in the order of their lines."""
@@ -187,8 +191,8 @@ class Losses:
 
     def between(self, first: int, last: int) -> Sequence[Loss]:
         """Returns the losses of the lines after `first`, up to `last`."""
-        lines = [loss.line for loss in self.printed]
-        return self.printed[bisect.bisect_right(lines, first) : bisect.bisect_right(lines, last)]
+        begin, end = (bisect.bisect_right(self.printed, at, key=_line_of) for at in (first, last))
+        return self.printed[begin:end]
 
 
 @dataclass(frozen=True)
