@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale of a group of elements, from its largest magnitude; the same code for the CPU and for
-// CUDA devices.
+// The scale of a group of elements, from its largest magnitude.
 #pragma once
 
 #include <algorithm>
@@ -41,17 +40,17 @@ inline constexpr int kE8m0Bias = 127;
 inline constexpr uint32_t kE8m0Infinite = 254;  // of an infinite magnitude: the largest scale
 inline constexpr uint32_t kMantissaOfSqrt2 = 0x3504F3;
 
-DLSIM_HOST_DEVICE constexpr float Smaller(float a, float b) { return a < b ? a : b; }
+constexpr float Smaller(float a, float b) { return a < b ? a : b; }
 
 // 2^exponent, -149 to 128; the last is infinity.
-DLSIM_HOST_DEVICE constexpr float PowerOfTwo(int exponent) {
+constexpr float PowerOfTwo(int exponent) {
   return BitCast<float>(exponent < -126 ? 1u << (149 + exponent)
                                         : static_cast<uint32_t>(exponent + 127) << 23);
 }
 
 // The E8M0 code of a ratio, rounded up or to the nearest power of two, as PTX's conversion to ue8m0
 // rounds up: code 0, which stands for 2^-127, takes what is at most that.
-DLSIM_HOST_DEVICE constexpr uint32_t CodeOfRatio(float ratio, bool up) {
+constexpr uint32_t CodeOfRatio(float ratio, bool up) {
   const uint32_t bits = BitCast<uint32_t>(ratio);
   const uint32_t exponent = bits >> 23, mantissa = bits & codec::kMantissaMask;
   if (exponent == 255) return kE8m0Infinite;
@@ -63,18 +62,18 @@ DLSIM_HOST_DEVICE constexpr uint32_t CodeOfRatio(float ratio, bool up) {
 }  // namespace group_scale
 
 // A float32 scale with its reciprocal.
-DLSIM_HOST_DEVICE inline GroupScale Float32Scale(float scale) {
+inline GroupScale Float32Scale(float scale) {
   return {BitCast<uint32_t>(scale), scale, 1.0f / scale};
 }
 
-// What the groups of a tensor have in common. Kernels take a copy.
+// What the groups of a tensor have in common.
 class GroupScales {
  public:
   // `largest`: magnitude in the tensor, of ScaleType::kFp8.
   GroupScales(const ScaledFormat& format, const Format& element, float largest = 0);
 
   // Returns the scale of a group with this largest magnitude.
-  DLSIM_HOST_DEVICE GroupScale Of(float largest) const {
+  GroupScale Of(float largest) const {
     using namespace group_scale;
     if (type_ == ScaleType::kFloat32) return Float32Scale(Float32Of(largest));
     if (type_ == ScaleType::kE8m0) return OfE8m0(E8m0Code(largest));
@@ -84,7 +83,7 @@ class GroupScales {
   }
 
   // Returns the scale of a code.
-  DLSIM_HOST_DEVICE GroupScale OfCode(uint32_t code) const {
+  GroupScale OfCode(uint32_t code) const {
     using namespace group_scale;
     if (type_ == ScaleType::kFloat32) return Float32Scale(BitCast<float>(code));
     if (type_ == ScaleType::kE8m0) return OfE8m0(code);
@@ -93,7 +92,7 @@ class GroupScales {
   }
 
   // Returns the scale of ScaleType::kFloat32.
-  DLSIM_HOST_DEVICE float Float32Of(float largest) const {
+  float Float32Of(float largest) const {
     using namespace group_scale;
     if (largest < least_) largest = least_;
     if (largest == 0 || largest > kLargestFloat) return 1;
@@ -107,17 +106,17 @@ class GroupScales {
   void OfCodes(std::span<const uint32_t> codes, std::span<GroupScale> scales) const;
 
   // Sets the scale of the tensor, of ScaleType::kFp8, from its largest magnitude, or as it is.
-  DLSIM_HOST_DEVICE void SetTensorScale(float largest) {
+  void SetTensorScale(float largest) {
     using namespace group_scale;
     tensor_encode_ = Smaller(max_of_both_ / largest, kLargestFloat);
     if (tensor_encode_ == 0) tensor_encode_ = 1;
     tensor_decode_ = 1.0f / tensor_encode_;
   }
-  DLSIM_HOST_DEVICE float tensor_scale() const { return tensor_decode_; }
-  DLSIM_HOST_DEVICE void set_tensor_scale(float decode) { tensor_decode_ = decode; }
+  float tensor_scale() const { return tensor_decode_; }
+  void set_tensor_scale(float decode) { tensor_decode_ = decode; }
 
  private:
-  DLSIM_HOST_DEVICE uint32_t E8m0Code(float largest) const {
+  uint32_t E8m0Code(float largest) const {
     using namespace group_scale;
     if (rule_ == ScaleRule::kUp) return CodeOfRatio(largest / max_, true);
     if (rule_ == ScaleRule::kNearest) return CodeOfRatio(largest / max_, false);
@@ -127,7 +126,7 @@ class GroupScales {
     return code < 0 ? 0 : static_cast<uint32_t>(code);
   }
 
-  DLSIM_HOST_DEVICE GroupScale OfE8m0(uint32_t code) const {
+  GroupScale OfE8m0(uint32_t code) const {
     using namespace group_scale;
     code &= 0xFF;
     const int exponent = static_cast<int>(code) - kE8m0Bias;

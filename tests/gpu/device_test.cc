@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,9 +17,7 @@
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
-#include "dlsim/gpu/scaled.h"
 #include "dlsim/gpu/tabulate.h"
-#include "dlsim/scaled_codec.h"
 #include "dlsim/table.h"
 #include "gpu/base/device_buffer.h"
 #include "src/device/compute_device.h"
@@ -84,40 +81,6 @@ TEST(DeviceTest, EncodesAndDecodesAsTheCpu) {
           CheckCuda(cudaMemset(codes.data(), 0, 2 * count), "cudaMemset");
           Encode(how, TensorList({&tensor, 1}), nullptr);
           ASSERT_EQ(codes.Read<uint16_t>(), expected) << format.name << " in a list";
-        }
-      }
-    }
-  }
-}
-
-TEST(DeviceTest, EncodesToScaledFormatsAsTheCpu) {
-  for (const char* name :
-       {"fp8-current", "fp8-rowwise", "fp8-block", "mxfp8", "mxfp6-e2m3", "mxfp4", "nvfp4"}) {
-    const ScaledFormat format = ParseScaledFormat(name).format;
-    for (const BlockAxis axis : {BlockAxis::kRow, BlockAxis::kColumn, BlockAxis::kBoth}) {
-      if (axis == BlockAxis::kBoth && format.sharing != Sharing::kBlock) continue;
-      for (const auto& [rows, columns] :
-           {std::pair(1, 1), std::pair(130, 144), std::pair(70, 33)}) {
-        const auto elements = Elements(DType::kF32, static_cast<size_t>(rows * columns), 3);
-        const std::vector<float> floats = FloatsOf(DType::kF32, 1.0f, elements);
-        const uint64_t r = static_cast<uint64_t>(rows), c = static_cast<uint64_t>(columns);
-        const ScaledCodes expected =
-            dlsim::EncodeScaled(format, format.forward, {floats, r, c}, axis);
-        const DeviceBytes values(elements), codes(expected.codes.size()),
-            scales(4 * expected.scales.size()), tensor_scale(4), decoded(4 * floats.size());
-        const DeviceScaledCodes to = {reinterpret_cast<uint8_t*>(codes.data()),
-                                      reinterpret_cast<uint32_t*>(scales.data()),
-                                      reinterpret_cast<float*>(tensor_scale.data())};
-        EncodeScaled(format, format.forward, {values.data(), r, c}, axis, to, nullptr);
-        DecodeScaled(format, format.forward, to, r, c, axis,
-                     reinterpret_cast<float*>(decoded.data()), nullptr);
-        ASSERT_EQ(codes.Read<uint8_t>(), expected.codes) << name;
-        ASSERT_EQ(scales.Read<uint32_t>(), expected.scales) << name;
-        std::vector<float> results(floats.size());
-        dlsim::DecodeScaled(format, format.forward, expected, r, c, axis, results);
-        const std::vector<uint32_t> bits = decoded.Read<uint32_t>();
-        for (size_t i = 0; i < bits.size(); ++i) {
-          ASSERT_EQ(bits[i], std::bit_cast<uint32_t>(results[i])) << name << " element " << i;
         }
       }
     }
