@@ -16,7 +16,7 @@
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
 #include "gpu/base/device_buffer.h"
-#include "gpu/base/piece.h"
+#include "gpu/base/device_code.h"
 #include "gpu/tabulate/tabulate.h"
 #include "src/device/compute_device.h"
 

@@ -3,9 +3,16 @@
 // run the threads of a block one after another.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "dlsim/codec.h"
+#include "dlsim/dtype.h"
+#include "dlsim/gpu/tensor_list.h"
 #include "dlsim/host_device.h"
+#include "dlsim/measure.h"
 
 // Asks for the next loop to be unrolled, so that its arrays lie in registers of a device, or not to
 // be, so that its code stays small; DLSIM_RARE keeps what is seldom called out of the way.
@@ -123,6 +130,192 @@ DLSIM_HOST_DEVICE inline bool AnyOfWarp(bool here) {
 #else
   return here;
 #endif
+}
+
+// The unit of work of a thread block.
+
+// At most kBlockElements consecutive elements of one tensor, all in device memory. Pieces begin at
+// multiples of kBlockElements, as the blocks in whose order sums are added do.
+struct Piece {
+  const std::byte* values = nullptr;  // the first element; null = none (a part that is absent)
+  void* codes = nullptr;              // of the tensor's first element, if codes are written
+  uint64_t first_index = 0;           // of the first element in its tensor
+  uint32_t count = 0;
+  uint32_t tensor = 0;
+  uint32_t random_stream = 0;
+  float inverse_grad_scale = 1.0f;  // multiplies each value unless it is 1
+  DType dtype = DType::kF32;
+};
+
+// Returns a piece of no elements at the beginning of the tensor.
+inline Piece PieceOf(const DeviceTensor& tensor) {
+  Piece piece;
+  piece.values = static_cast<const std::byte*>(tensor.values);
+  piece.codes = tensor.codes;
+  piece.random_stream = tensor.random_stream;
+  piece.inverse_grad_scale = tensor.grad_scale == 1.0f ? 1.0f : 1.0f / tensor.grad_scale;
+  piece.dtype = tensor.dtype;
+  return piece;
+}
+
+// Cuts `elements` of the tensor that `whole` is the beginning of, and appends the pieces.
+inline void AppendPieces(const Piece& whole, uint64_t elements, std::vector<Piece>& pieces) {
+  for (uint64_t begin = 0; begin < elements; begin += kBlockElements) {
+    Piece& piece = pieces.emplace_back(whole);
+    piece.values += begin * DTypeSize(whole.dtype);
+    piece.first_index = begin;
+    piece.count = static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, elements - begin));
+  }
+}
+
+// Elements of a piece as float32: the twin of LoadFloats on the CPU.
+
+// How elements lie in memory.
+template <DType kDType>
+struct ElementOf {
+  using Type = uint16_t;
+};
+template <>
+struct ElementOf<DType::kF32> {
+  using Type = float;
+};
+template <>
+struct ElementOf<DType::kF64> {
+  using Type = double;
+};
+
+// What conversions and multiplications make of NaN differs between machines: CUDA returns one NaN
+// for all. These two do as x86 does and so as the kernels for the CPU there: NaN keeps its sign and
+// top mantissa bits and becomes quiet, and a product without a value is the negative quiet NaN.
+inline constexpr uint32_t kQuietBit = 0x00400000;
+inline constexpr uint32_t kDefaultNan = 0xFFC00000;
+
+// Returns the bits of a value times `scale` in float32.
+DLSIM_HOST_DEVICE inline uint32_t ScaleBits(uint32_t bits, float scale) {
+  const float value = BitCast<float>(bits), product = value * scale;
+  const uint32_t nan_of_scale = scale == scale ? kDefaultNan : BitCast<uint32_t>(scale) | kQuietBit;
+  const uint32_t nan = value == value ? nan_of_scale : bits | kQuietBit;
+  return product == product ? BitCast<uint32_t>(product) : nan;
+}
+
+// Returns the bits of a float64 rounded to float32, to nearest even.
+DLSIM_HOST_DEVICE inline uint32_t NarrowBits(double value) {
+  const float narrow = static_cast<float>(value);
+  if (value == value) return BitCast<uint32_t>(narrow);
+  const uint64_t bits = BitCast<uint64_t>(value);
+  const uint32_t sign = static_cast<uint32_t>(bits >> 32) & codec::kSignBit;
+  const uint32_t mantissa = static_cast<uint32_t>(bits >> 29) & codec::kMantissaMask;
+  return sign | codec::kInfinityBits | kQuietBit | mantissa;
+}
+
+// Returns one element as float32, as recorded.
+template <DType kDType>
+DLSIM_HOST_DEVICE inline float ToFloat(typename ElementOf<kDType>::Type element) {
+  if constexpr (kDType == DType::kF32) {
+    return element;
+  } else if constexpr (kDType == DType::kF64) {
+    return BitCast<float>(NarrowBits(element));
+  } else {
+    constexpr CodecSpec kSpec = MakeCodecSpec({kDType == DType::kF16 ? kFp16 : kBf16});
+    return BitCast<float>(Decode(kSpec, element));
+  }
+}
+
+// Returns element i of a piece whose elements are of kDType, unscaled.
+template <DType kDType>
+DLSIM_HOST_DEVICE inline float LoadValue(const Piece& piece, uint32_t i) {
+  using Element = typename ElementOf<kDType>::Type;
+  const float value = ToFloat<kDType>(reinterpret_cast<const Element*>(piece.values)[i]);
+  if (piece.inverse_grad_scale == 1.0f) return value;
+  return BitCast<float>(ScaleBits(BitCast<uint32_t>(value), piece.inverse_grad_scale));
+}
+
+template <DType kDType>
+struct DTypeTag {
+  static constexpr DType value = kDType;
+};
+
+// Calls body(DTypeTag) for a type known at run time; all threads of a block take one way.
+template <class Body>
+DLSIM_HOST_DEVICE inline void DispatchDType(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kF32:
+      return body(DTypeTag<DType::kF32>());
+    case DType::kF64:
+      return body(DTypeTag<DType::kF64>());
+    case DType::kF16:
+      return body(DTypeTag<DType::kF16>());
+    case DType::kBF16:
+      return body(DTypeTag<DType::kBF16>());
+  }
+}
+
+// The same of a piece of any type, where speed does not matter.
+DLSIM_HOST_DEVICE inline float LoadValue(const Piece& piece, uint32_t i) {
+  float value = 0;
+  DispatchDType(piece.dtype,
+                [&](auto dtype) { value = LoadValue<decltype(dtype)::value>(piece, i); });
+  return value;
+}
+
+// Groups of eight consecutive elements, which one thread loads and stores with accesses of 16
+// bytes.
+
+inline constexpr uint32_t kGroupElements = 8;
+
+// What a thread block converts at once. Each thread takes every kConvertThreads-th group.
+inline constexpr uint32_t kConvertThreads = 256;
+inline constexpr uint32_t kThreadGroups = 2;
+inline constexpr uint32_t kTileElements = kConvertThreads * kThreadGroups * kGroupElements;
+
+// Returns the place of a thread's group number i in a tile.
+DLSIM_HOST_DEVICE inline uint32_t GroupBegin(uint32_t thread, uint32_t i) {
+  return (i * kConvertThreads + thread) * kGroupElements;
+}
+
+// Whether groups can be accessed in vectors.
+DLSIM_HOST_DEVICE inline bool IsAligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % sizeof(Words) == 0;
+}
+
+template <class Element>
+DLSIM_HOST_DEVICE inline Element ElementOfWords(const uint32_t* words, uint32_t i) {
+  if constexpr (sizeof(Element) == 8) {
+    return BitCast<Element>(uint64_t{words[2 * i + 1]} << 32 | words[2 * i]);
+  } else if constexpr (sizeof(Element) == 4) {
+    return BitCast<Element>(words[i]);
+  } else {
+    return static_cast<Element>(words[i / 2] >> (16 * (i % 2)));
+  }
+}
+
+template <class Element>
+DLSIM_HOST_DEVICE inline void LoadGroup(const Element* from, Element (&elements)[kGroupElements]) {
+  constexpr uint32_t kVectors = kGroupElements * sizeof(Element) / sizeof(Words);
+  uint32_t words[4 * kVectors];
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kVectors; ++i) {
+    const Words vector = LoadOnce(reinterpret_cast<const Words*>(from) + i);
+    words[4 * i] = vector.x;
+    words[4 * i + 1] = vector.y;
+    words[4 * i + 2] = vector.z;
+    words[4 * i + 3] = vector.w;
+  }
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kGroupElements; ++i) elements[i] = ElementOfWords<Element>(words, i);
+}
+
+// Stores elements of 2 or 4 bytes, which have no bits beyond.
+template <class Element>
+DLSIM_HOST_DEVICE inline void StoreGroup(const uint32_t (&e)[kGroupElements], Element* to) {
+  Words* const vectors = reinterpret_cast<Words*>(to);
+  if constexpr (sizeof(Element) == 2) {
+    StoreOnce({e[0] | e[1] << 16, e[2] | e[3] << 16, e[4] | e[5] << 16, e[6] | e[7] << 16},
+              vectors);
+  } else {
+    StoreOnce({e[0], e[1], e[2], e[3]}, vectors);
+    StoreOnce({e[4], e[5], e[6], e[7]}, vectors + 1);
+  }
 }
 
 }  // namespace dlsim::gpu

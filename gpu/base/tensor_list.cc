@@ -7,9 +7,9 @@
 
 #include "dlsim/error.h"
 #include "dlsim/measure.h"
+#include "gpu/base/check_cuda.h"
 #include "gpu/base/device_buffer.h"
-#include "gpu/base/piece.h"
-#include "gpu/base/pointers.h"
+#include "gpu/base/device_code.h"
 
 namespace dlsim::gpu {
 namespace {

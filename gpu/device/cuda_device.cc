@@ -1,13 +1,316 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/device/cuda_device.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
-#include "gpu/device/convert_host_array.h"
-#include "gpu/device/tabulate_blocks.h"
+#include "dlsim/gpu/convert.h"
+#include "dlsim/gpu/tabulate.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/base/device_code.h"
+#include "gpu/tabulate/tabulate.h"
 #include "src/base/check.h"
+#include "src/base/parallel.h"
+#include "src/measure/load_floats.h"
 
 namespace dlsim::gpu {
+namespace {
+
+constexpr size_t kSmallestBuffer = size_t{1} << 16;
+
+// Powers of two, so that memory grows a few times and no more.
+template <class Buffer>
+void Grow(size_t bytes, Buffer& buffer) {
+  if (bytes <= buffer.size()) return;
+  buffer = {};  // first, so that both need not fit
+  buffer = Buffer(std::bit_ceil(std::max(bytes, kSmallestBuffer)));
+}
+
+}  // namespace
+
+void Slot::Reserve(size_t input_bytes, size_t output_bytes) {
+  Grow(input_bytes, host_input_);
+  Grow(input_bytes, device_input_);
+  Grow(output_bytes, host_output_);
+  Grow(output_bytes, device_output_);
+}
+
+void Slot::Send(size_t bytes) {
+  CheckCuda(cudaMemcpyAsync(device_input_.data(), host_input_.data(), bytes, cudaMemcpyHostToDevice,
+                            stream_.get()),
+            "cudaMemcpyAsync to the device");
+}
+
+void Slot::Fetch(size_t bytes) {
+  CheckCuda(cudaMemcpyAsync(host_output_.data(), device_output_.data(), bytes,
+                            cudaMemcpyDeviceToHost, stream_.get()),
+            "cudaMemcpyAsync from the device");
+}
+
+void Slot::Collect() {
+  if (!collect_) return;
+  CheckCuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+  may_run_ = false;
+  std::exchange(collect_, nullptr)();
+}
+
+Slot& SlotRing::Next(size_t input_bytes, size_t output_bytes) {
+  Slot& slot = slots_[next_];
+  slot.Collect();
+  slot.Reserve(input_bytes, output_bytes);
+  slot.may_run_ = true;
+  return slot;
+}
+
+void SlotRing::Submit(Slot& slot, std::function<void()> collect) {
+  slot.collect_ = std::move(collect);
+  next_ = (next_ + 1) % kSlots;
+}
+
+void SlotRing::Finish() {
+  for (size_t i = 0; i < kSlots; ++i) slots_[(next_ + i) % kSlots].Collect();
+}
+
+void SlotRing::Abandon() noexcept {
+  for (Slot& slot : slots_) {
+    if (!slot.may_run_) continue;
+    static_cast<void>(cudaStreamSynchronize(slot.stream()));
+    slot.collect_ = nullptr;
+    slot.may_run_ = false;
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+namespace {
+
+constexpr const char* kTabulateCall = "dlsim::gpu::Tabulate";
+
+// What a batch may need; a single block may need more. Sums of a table take 104 KB.
+constexpr size_t kMostStagedBytes = size_t{8} << 20, kMostTables = 64;
+constexpr uint64_t kMostElements = uint64_t{1} << 28;
+
+constexpr size_t Aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+// Blocks that go to the device together. Sent are the pieces, by table, then values of the host.
+struct Batch {
+  std::span<const DeviceBlock> blocks;
+  std::vector<size_t> tables;                    // that it has sums of
+  std::vector<std::pair<Piece, size_t>> pieces;  // and where values of the host are staged
+  std::vector<std::vector<size_t>> staged;       // [block][piece]: from where on
+  size_t staged_bytes = 0;
+};
+
+// Takes as many of the first blocks as a batch may have.
+Batch TakeBatch(std::span<const DeviceBlock>& blocks) {
+  Batch batch;
+  std::map<size_t, uint32_t> indices;  // of tables
+  uint64_t elements = 0;
+  size_t count = 0;
+  for (; count < blocks.size(); ++count) {
+    const bool full = batch.staged_bytes >= kMostStagedBytes || elements >= kMostElements ||
+                      indices.size() >= kMostTables;
+    if (full) break;
+    std::vector<size_t>& staged = batch.staged.emplace_back();
+    for (const DevicePiece& from : blocks[count].pieces) {
+      staged.push_back(batch.staged_bytes);
+      if (from.count == 0) continue;
+      elements += from.count;
+      const auto [index, is_new] =
+          indices.try_emplace(from.table, static_cast<uint32_t>(indices.size()));
+      if (is_new) batch.tables.push_back(from.table);
+      Piece piece;
+      piece.values = from.on_device;
+      piece.count = from.count;
+      piece.tensor = index->second;
+      piece.dtype = from.dtype;
+      piece.inverse_grad_scale = from.grad_scale == 1.0f ? 1.0f : 1.0f / from.grad_scale;
+      batch.pieces.emplace_back(piece, batch.staged_bytes);
+      if (from.on_device == nullptr) batch.staged_bytes += Aligned(from.count * sizeof(float));
+    }
+  }
+  batch.blocks = blocks.first(count);
+  blocks = blocks.subspan(count);
+  std::ranges::stable_sort(batch.pieces, {}, [](const auto& piece) { return piece.first.tensor; });
+  return batch;
+}
+
+void Fill(const Batch& batch, std::byte* to) {
+  ParallelFor(batch.blocks.size(), [&](size_t b) {
+    const DeviceBlock& block = batch.blocks[b];
+    if (!block.fill) return;
+    std::vector<std::span<float>> places;
+    for (size_t i = 0; i < block.pieces.size(); ++i) {
+      const DevicePiece& piece = block.pieces[i];
+      const size_t count = piece.on_device == nullptr ? piece.count : 0;
+      places.push_back({reinterpret_cast<float*>(to + batch.staged[b][i]), count});
+    }
+    block.fill(places);
+  });
+}
+
+// As ComputeDevice::Tabulate.
+void TabulateBlocks(SlotRing& slots, std::span<const DeviceBlock> blocks, float scale,
+                    const ComputeDevice::TakeSums& take) {
+  const SlotUse use(slots);
+  while (!blocks.empty()) {
+    const Batch batch = TakeBatch(blocks);
+    if (batch.pieces.empty()) continue;
+    const size_t values = Aligned(batch.pieces.size() * sizeof(Piece));
+    const size_t input_bytes = values + batch.staged_bytes;
+    const size_t output_bytes = batch.tables.size() * sizeof(TableSums);
+    Slot& slot = slots.Next(input_bytes, output_bytes);
+    auto* const pieces = reinterpret_cast<Piece*>(slot.host_input());
+    for (size_t i = 0; i < batch.pieces.size(); ++i) {
+      const auto& [piece, staged] = batch.pieces[i];
+      pieces[i] = piece;
+      if (piece.values == nullptr) pieces[i].values = slot.device_input() + values + staged;
+    }
+    Fill(batch, slot.host_input() + values);
+    slot.Send(input_bytes);
+    CheckCuda(cudaMemsetAsync(slot.device_output(), 0, output_bytes, slot.stream()),
+              "cudaMemsetAsync");
+    LaunchTabulate(reinterpret_cast<const Piece*>(slot.device_input()),
+                   static_cast<uint32_t>(batch.pieces.size()), scale,
+                   reinterpret_cast<TableSums*>(slot.device_output()), slot.stream());
+    slot.Fetch(output_bytes);
+    slots.Submit(slot, [&take, tables = batch.tables,
+                        sums = reinterpret_cast<TableSums*>(slot.host_output())] {
+      for (size_t i = 0; i < tables.size(); ++i) take(tables[i], sums[i]);
+    });
+  }
+  slots.Finish();
+}
+
+}  // namespace
+
+std::vector<TensorTable> Tabulate(std::span<const DeviceTensor> tensors, Stream stream) {
+  std::vector<TensorTable> tables(tensors.size());
+  std::vector<DeviceBlock> blocks;
+  CheckCuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const DeviceTensor& tensor = tensors[t];
+    if (tensor.elements == 0) continue;
+    const size_t size = DTypeSize(tensor.dtype);
+    CheckCurrentDevice(kTabulateCall, CheckPointer(kTabulateCall, "values", tensor.values, size));
+    const auto* const values = static_cast<const std::byte*>(tensor.values);
+    if (tensor.elements <= TensorTable::kMostValues) {
+      std::vector<std::byte> bytes(tensor.elements * size);
+      CheckCuda(cudaMemcpy(bytes.data(), values, bytes.size(), cudaMemcpyDeviceToHost),
+                kTabulateCall);
+      std::vector<float> floats(tensor.elements);
+      LoadFloats(tensor.dtype, bytes.data(), tensor.grad_scale, floats);
+      tables[t] = dlsim::Tabulate(floats);
+      continue;
+    }
+    for (uint64_t begin = 0; begin < tensor.elements; begin += kBlockElements) {
+      DevicePiece piece = {t, 0, values + begin * size, tensor.dtype, tensor.grad_scale};
+      piece.count =
+          static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, tensor.elements - begin));
+      blocks.push_back({{piece}});
+    }
+  }
+  SlotRing slots;
+  TabulateBlocks(slots, blocks, 1.0f,
+                 [&](size_t t, TableSums& sums) { tables[t].Add(TableOf(sums)); });
+  return tables;
+}
+
+namespace {
+
+// Elements that are converted at once: some MiB, and a multiple of 8, as random streams need it.
+constexpr size_t kPieceElements = size_t{1} << 22;
+
+// Calls convert(begin, count) for the pieces of an array.
+template <class Convert>
+void ForEachPiece(size_t elements, const Convert& convert) {
+  for (size_t begin = 0; begin < elements; begin += kPieceElements) {
+    convert(begin, std::min(kPieceElements, elements - begin));
+  }
+}
+
+void CopyBytes(std::span<const std::byte> from, std::byte* to) {
+  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
+    std::memcpy(to + begin, from.data() + begin, count);
+  });
+}
+
+// Copies codes that may become wider or narrower.
+template <class From, class To>
+void CopyCodes(std::span<const From> from, To* to) {
+  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
+    for (size_t i = begin; i < begin + count; ++i) to[i] = static_cast<To>(from[i]);
+  });
+}
+
+// Copy between the host's codes and those of the device, which may be narrower.
+template <class Code>
+void CopyCodes(const std::byte* from, size_t code_bytes, std::span<Code> to) {
+  if (code_bytes == sizeof(Code)) {
+    CopyBytes({from, to.size_bytes()}, reinterpret_cast<std::byte*>(to.data()));
+  } else if constexpr (std::is_same_v<Code, uint32_t>) {
+    CopyCodes(std::span(reinterpret_cast<const uint16_t*>(from), to.size()), to.data());
+  }
+}
+template <class Code>
+void CopyCodes(std::span<const Code> from, size_t code_bytes, std::byte* to) {
+  if (code_bytes == sizeof(Code)) {
+    CopyBytes(std::as_bytes(from), to);
+  } else if constexpr (std::is_same_v<Code, uint32_t>) {
+    CopyCodes(from, reinterpret_cast<uint16_t*>(to));
+  }
+}
+
+// As ComputeDevice::Encode and Decode.
+template <class Code>
+void EncodeHostArray(SlotRing& slots, const ArrayConversion& how, DType dtype,
+                     std::span<const std::byte> bytes, std::span<Code> codes) {
+  const SlotUse use(slots);
+  const size_t size = DTypeSize(dtype), code_bytes = CodeBytes(how.conversion.format);
+  ForEachPiece(codes.size(), [&](size_t begin, size_t count) {
+    Slot& slot = slots.Next(count * size, count * code_bytes);
+    CopyBytes(bytes.subspan(begin * size, count * size), slot.host_input());
+    slot.Send(count * size);
+    ArrayConversion piece = how;
+    piece.first_index += begin;
+    DeviceTensor tensor;
+    tensor.values = slot.device_input();
+    tensor.elements = count;
+    tensor.dtype = dtype;
+    tensor.codes = slot.device_output();
+    Encode(piece, tensor, slot.stream());
+    slot.Fetch(count * code_bytes);
+    slots.Submit(slot, [from = slot.host_output(), code_bytes, to = codes.subspan(begin, count)] {
+      CopyCodes(from, code_bytes, to);
+    });
+  });
+  slots.Finish();
+}
+
+template <class Code>
+void DecodeHostArray(SlotRing& slots, const Format& format, std::span<const Code> codes,
+                     std::span<float> values) {
+  const SlotUse use(slots);
+  const size_t code_bytes = CodeBytes(format);
+  ForEachPiece(codes.size(), [&](size_t begin, size_t count) {
+    Slot& slot = slots.Next(count * code_bytes, count * sizeof(float));
+    CopyCodes(codes.subspan(begin, count), code_bytes, slot.host_input());
+    slot.Send(count * code_bytes);
+    Decode(format, slot.device_input(), reinterpret_cast<float*>(slot.device_output()), count,
+           slot.stream());
+    slot.Fetch(count * sizeof(float));
+    slots.Submit(slot, [from = slot.host_output(), to = values.subspan(begin, count)] {
+      CopyBytes({from, to.size_bytes()}, reinterpret_cast<std::byte*>(to.data()));
+    });
+  });
+  slots.Finish();
+}
+
+}  // namespace
 
 CudaDevice::CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
 

@@ -1,13 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device that tabulates the steps of a trace and converts arrays of the host.
+// A CUDA device that tabulates the steps of a trace and converts arrays of the host. Buffers take
+// turns: while the host fills one, the device works on the others.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <span>
 #include <string>
 
-#include "gpu/device/slot_ring.h"
+#include "gpu/base/device_buffer.h"
 #include "src/device/compute_device.h"
 
 namespace dlsim::gpu {
+
+// One of the buffers, with a stream of its own.
+class Slot {
+ public:
+  std::byte* host_input() const { return host_input_.data(); }
+  std::byte* host_output() const { return host_output_.data(); }
+  std::byte* device_input() const { return device_input_.data(); }
+  std::byte* device_output() const { return device_output_.data(); }
+  Stream stream() const { return stream_.get(); }
+
+  // Begin to copy the first bytes of the host's input to the device, and of the output back.
+  void Send(size_t bytes);
+  void Fetch(size_t bytes);
+
+ private:
+  friend class SlotRing;
+  void Reserve(size_t input_bytes, size_t output_bytes);
+  void Collect();
+
+  PinnedBuffer<std::byte> host_input_, host_output_;
+  DeviceBuffer<std::byte> device_input_, device_output_;
+  OwnedStream stream_;
+  std::function<void()> collect_;  // what Submit was given
+  bool may_run_ = false;
+};
+
+// Slots of the current device. Their memory grows to what was asked for most and is kept.
+class SlotRing {
+ public:
+  static constexpr size_t kSlots = 3;
+
+  SlotRing() = default;
+  ~SlotRing() { Abandon(); }
+  SlotRing(const SlotRing&) = delete;
+  SlotRing& operator=(const SlotRing&) = delete;
+
+  // Returns the slot whose turn it is, after what it held is collected, with at least so much
+  // memory of each kind.
+  Slot& Next(size_t input_bytes, size_t output_bytes);
+
+  // Calls `collect` once the work of the slot is done, when its turn comes or at the end.
+  void Submit(Slot& slot, std::function<void()> collect);
+
+  // Collects all that runs, in order.
+  void Finish();
+
+  // Waits for all that runs and drops its results.
+  void Abandon() noexcept;
+
+ private:
+  std::array<Slot, kSlots> slots_;
+  size_t next_ = 0;
+};
+
+// Leaves nothing running at the end of a scope.
+class SlotUse {
+ public:
+  explicit SlotUse(SlotRing& slots) : slots_(slots) {}
+  ~SlotUse() { slots_.Abandon(); }
+  SlotUse(const SlotUse&) = delete;
+  SlotUse& operator=(const SlotUse&) = delete;
+
+  SlotRing& get() const { return slots_; }
+
+ private:
+  SlotRing& slots_;
+};
 
 // Keeps its buffers from one step to the next, of a size that does not depend on the trace's.
 class CudaDevice final : public ComputeDevice {

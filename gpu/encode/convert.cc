@@ -4,9 +4,9 @@
 #include <string>
 
 #include "dlsim/error.h"
-#include "gpu/base/piece.h"
-#include "gpu/base/pointers.h"
-#include "gpu/encode/encode_job.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/base/device_code.h"
+#include "gpu/encode/convert_body.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -3,10 +3,9 @@
 
 #include "dlsim/codec.h"
 #include "dlsim/gpu/convert.h"
+#include "gpu/base/check_cuda.h"
 #include "gpu/base/launch.h"
-#include "gpu/base/pointers.h"
-#include "gpu/encode/decode_body.h"
-#include "gpu/encode/encode_job.h"
+#include "gpu/encode/convert_body.h"
 
 namespace dlsim::gpu {
 namespace {

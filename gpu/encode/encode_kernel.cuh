@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "gpu/base/launch.h"
-#include "gpu/encode/encode_body.h"
+#include "gpu/encode/convert_body.h"
 
 namespace dlsim::gpu {
 

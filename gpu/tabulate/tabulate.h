@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "dlsim/gpu/stream.h"
-#include "gpu/base/piece.h"
+#include "gpu/base/device_code.h"
 #include "src/table/tabulate.h"
 
 namespace dlsim::gpu {

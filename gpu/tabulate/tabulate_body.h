@@ -15,9 +15,6 @@
 
 #include "dlsim/measure.h"
 #include "gpu/base/device_code.h"
-#include "gpu/base/groups.h"
-#include "gpu/base/load_value.h"
-#include "gpu/base/piece.h"
 #include "src/table/tabulate.h"
 
 namespace dlsim::gpu {

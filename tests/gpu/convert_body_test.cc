@@ -13,8 +13,7 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/gpu/convert.h"
-#include "gpu/encode/decode_body.h"
-#include "gpu/encode/encode_body.h"
+#include "gpu/encode/convert_body.h"
 #include "tests/exhaustive/proof_formats.h"
 #include "tests/gpu/elements.h"
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpu/encode/encode_element.h"
+#include "gpu/encode/convert_body.h"
 #include "src/base/parallel.h"
 #include "tests/gpu/sweep_stride.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's functions for single elements, called on the host, equal the scalar reference.
-#include "gpu/encode/encode_element.h"
+#include "gpu/encode/convert_body.h"
 
 #include <gtest/gtest.h>
 

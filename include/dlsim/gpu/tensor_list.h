@@ -24,7 +24,7 @@ struct DeviceTensor {
   uint32_t random_stream = 0;  // see RandomStream, for stochastic rounding
 };
 
-struct Piece;  // gpu/base/piece.h
+struct Piece;  // gpu/base/device_code.h
 
 // Descriptions of tensors on the device that holds them: made once, used by any number of calls for
 // as long as the tensors stay where they are. Its constructor allocates and waits; calls do not.

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoding and decoding: what a thread does, the same code for devices and, in tests, for the host;
+// its arguments, and its launchers, a file for each format known at compile time and one for all
+// others.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "dlsim/codec.h"
+#include "dlsim/convert.h"
+#include "dlsim/gpu/stream.h"
+#include "dlsim/measure.h"
+#include "dlsim/philox.h"
+#include "gpu/base/device_code.h"
+
+namespace dlsim::gpu {
+
+// The elements of one tensor, or of the pieces of a list.
+struct EncodeJob {
+  const Piece* pieces = nullptr;  // on the device; null = `tensor`
+  uint64_t piece_count = 0;
+  Piece tensor = {};  // but for its count, which is
+  uint64_t elements = 0;
+  float scale = 1.0f;
+  uint64_t seed = 0;         // of the random streams of pieces
+  uint64_t first_index = 0;  // added to theirs
+};
+
+// In errors of launches.
+inline constexpr std::string_view kEncodeCall = "dlsim::gpu::Encode";
+inline constexpr std::string_view kDecodeCall = "dlsim::gpu::Decode";
+
+template <Format kFormat>
+void LaunchEncodeTo(const EncodeJob& job, const Conversion& conversion, Stream stream);
+void LaunchEncodeToAny(const EncodeJob& job, const Conversion& conversion, Stream stream);
+
+// Formats known at compile time: a shorter form of the rounding of codec.inc, which is the part
+// that takes most instructions.
+
+// A conversion to an IEEE-like format of 16 bits that is known at compile time.
+template <Format kFormat>
+struct TunedCodec {
+  uint32_t overflow_code;
+  uint32_t flush_below;
+
+  DLSIM_HOST_DEVICE constexpr CodecSpec spec() const {
+    CodecSpec spec = MakeCodecSpec({kFormat});
+    spec.overflow_code = overflow_code;
+    spec.flush_below = flush_below;
+    spec.saturates = overflow_code == spec.max_code;
+    return spec;
+  }
+};
+
+template <Format kFormat>
+constexpr TunedCodec<kFormat> MakeTunedCodec(const Conversion& conversion) {
+  static_assert(CodeBits(kFormat) == 16 && HasInfinity(kFormat));
+  static_assert(kFormat.denormals == Denormals::kGradual);
+  const CodecSpec spec = MakeCodecSpec(conversion);
+  return {spec.overflow_code, spec.flush_below};
+}
+
+namespace tuned {
+
+DLSIM_HOST_DEVICE constexpr uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+DLSIM_HOST_DEVICE constexpr uint32_t Max(uint32_t a, uint32_t b) { return a < b ? b : a; }
+
+// What rounding to a multiple of a power of two by one float32 addition gives.
+struct RoundedSum {
+  uint32_t code;  // magnitude; infinity and all that rounds there become one past max_code or more
+  float value;    // the magnitude that the code stands for
+};
+
+// Rounds to nearest even. Let 2^e be the power of two at or below |x|, or the smallest normal if
+// that is larger. A result in this binade is a multiple of 2^(e + d - 23), d being dropped_bits,
+// and so is the last bit of the sum |x| + 2^(e + d): the addition rounds as the format does, for
+// subnormal results too. The sum's distance from 2^(e + d) in last bits, plus a binade's codes for
+// each of those below, is the code. The product is exact: fused or not, the sum is the same.
+template <Format kFormat>
+DLSIM_HOST_DEVICE inline RoundedSum RoundBySum(uint32_t bits) {
+  constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
+  constexpr uint32_t kShift = kSpec.dropped_bits << 23;
+  constexpr uint32_t kLimit = ((kSpec.max_code + 1) << kSpec.dropped_bits) + kSpec.rebias;
+  constexpr uint32_t kFirst = (kSpec.min_normal_bits >> kSpec.dropped_bits) + kShift;
+  const float magnitude = BitCast<float>(bits & ~codec::kSignBit);
+  const uint32_t exponent = bits & codec::kInfinityBits;
+  const uint32_t power = Min(Max(exponent, kSpec.min_normal_bits), kLimit);
+  const float magic = BitCast<float>(power) * BitCast<float>((127u << 23) + kShift);
+  const float sum = magnitude + magic;
+  const uint32_t offset = BitCast<uint32_t>(sum) + (power >> kSpec.dropped_bits);
+  return {offset - power - kFirst, sum - magic};
+}
+
+// Whether the direction of rounding keeps a finite value from becoming infinite. May be anything
+// for NaN.
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE constexpr bool StaysFinite(uint32_t bits) {
+  if constexpr (kRounding == Rounding::kTowardZero) {
+    return (bits & ~codec::kSignBit) < codec::kInfinityBits;
+  } else if constexpr (kRounding == Rounding::kTowardPositive) {
+    // Negative and not infinite: one comparison, as signed integers.
+    return static_cast<int32_t>(bits) <
+           static_cast<int32_t>(codec::kSignBit | codec::kInfinityBits);
+  } else if constexpr (kRounding == Rounding::kTowardNegative) {
+    return bits < codec::kInfinityBits;
+  }
+  return false;
+}
+
+// Rounds the magnitude of `bits`, as RoundMagnitude of codec.inc does, but for infinity and NaN:
+// infinity becomes something past max_code.
+template <Format kFormat, Rounding kRounding>
+DLSIM_HOST_DEVICE inline uint32_t RoundMagnitude(uint32_t bits) {
+  static_assert(kRounding != Rounding::kStochastic);
+  constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
+  const uint32_t magnitude = bits & ~codec::kSignBit;
+  if constexpr (kSpec.min_normal_bits == 0) {
+    // Without subnormals to tell apart the definition is short.
+    const bool negative = magnitude != bits;
+    return scalar::RoundMagnitude<kRounding>(ScalarLanes(), kSpec, magnitude, negative, 0u);
+  } else if constexpr (kRounding == Rounding::kNearestEven) {
+    return RoundBySum<kFormat>(bits).code;
+  } else if constexpr (kRounding == Rounding::kNearestAway) {
+    // The last bit turns a tie into more than half and changes no other result but infinity's.
+    return RoundBySum<kFormat>(bits | 1).code;
+  } else {
+    const RoundedSum nearest = RoundBySum<kFormat>(bits);
+    const float value = BitCast<float>(magnitude);
+    const bool down = kRounding == Rounding::kTowardZero || StaysFinite<kRounding>(bits);
+    uint32_t code = nearest.code;
+    if (down && nearest.value > value) --code;
+    if (!down && nearest.value < value) ++code;
+    return code;
+  }
+}
+
+enum class Nan { kEncode, kIgnore };
+
+// Applies the rules of BoundMagnitude and EncodeMagnitude of codec.inc to a rounded magnitude, but
+// for the one of subnormals, which Flush applies, and for NaN if it is to be ignored.
+template <Rounding kRounding, Nan kNan, Format kFormat>
+DLSIM_HOST_DEVICE inline EncodeResult Finish(const TunedCodec<kFormat>& codec, uint32_t bits,
+                                             uint32_t rounded) {
+  constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
+  const uint32_t past_max = StaysFinite<kRounding>(bits) ? kSpec.max_code : codec.overflow_code;
+  uint32_t code = Min(rounded, past_max);
+  const uint32_t magnitude = bits & ~codec::kSignBit;
+  if constexpr (kNan == Nan::kEncode) {
+    const uint32_t nan = ((bits >> kSpec.dropped_bits) & MagnitudeMask(kFormat)) | kSpec.nan_code;
+    code = magnitude > codec::kInfinityBits ? nan : code;
+  }
+  const uint32_t sign = (bits >> kSpec.sign_shift) & (codec::kSignBit >> kSpec.sign_shift);
+  const bool beyond = rounded > kSpec.max_code && magnitude < codec::kInfinityBits;
+  return {sign | code, beyond && past_max == codec.overflow_code};
+}
+
+// Returns the code with a subnormal made zero, if the policy is so.
+template <Format kFormat>
+DLSIM_HOST_DEVICE inline uint32_t Flush(const TunedCodec<kFormat>& codec, uint32_t code) {
+  const uint32_t magnitude = code & MagnitudeMask(kFormat);
+  return magnitude < codec.flush_below ? code - magnitude : code;
+}
+
+// Writes a magnitude as its code followed by 16 bits of fraction, cut. The last bit of a normal
+// result is bit d of float32; each binade below the smallest normal shifts one further.
+template <Format kFormat>
+DLSIM_HOST_DEVICE inline uint32_t FixedPoint(uint32_t bits) {
+  constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
+  static_assert(kSpec.dropped_bits <= 16);
+  constexpr uint32_t kLimit = ((kSpec.max_code + 1) << kSpec.dropped_bits) + kSpec.rebias;
+  constexpr uint32_t kMinExponent = kSpec.min_normal_bits >> 23;
+  const uint32_t magnitude = Min(bits & ~codec::kSignBit, kLimit);
+  if constexpr (kSpec.min_normal_bits == 0) return magnitude << (16 - kSpec.dropped_bits);
+  const uint32_t significand = (magnitude & codec::kMantissaMask) | codec::kImplicitBit;
+  const uint32_t exponent = magnitude >> 23;
+  const uint32_t power = Max(exponent, kMinExponent);
+  const uint32_t shifted = (significand << (16 - kSpec.dropped_bits)) >> Min(power - exponent, 31u);
+  return shifted + ((power - kMinExponent) << (39 - kSpec.dropped_bits));
+}
+
+}  // namespace tuned
+
+// Encodes single elements on the device: equal to Encode of codec.h for every input, which tests
+// prove on the host for all 2^32 of them. Formats known at compile time get a shorter form of the
+// rounding, the part of codec.inc that takes most instructions.
+
+// A conversion to any format, known at run time only but for the rounding mode.
+struct AnyCodec {
+  CodecSpec values;
+
+  DLSIM_HOST_DEVICE constexpr const CodecSpec& spec() const { return values; }
+};
+
+// Encodes one element; not for stochastic rounding.
+template <Rounding kRounding, Format kFormat>
+DLSIM_HOST_DEVICE inline EncodeResult EncodeElement(const TunedCodec<kFormat>& codec,
+                                                    uint32_t bits) {
+  const uint32_t rounded = tuned::RoundMagnitude<kFormat, kRounding>(bits);
+  EncodeResult result = tuned::Finish<kRounding, tuned::Nan::kEncode>(codec, bits, rounded);
+  result.code = tuned::Flush(codec, result.code);
+  return result;
+}
+
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE inline EncodeResult EncodeElement(const AnyCodec& codec, uint32_t bits) {
+  return EncodeWith<kRounding>(codec.spec(), bits, 0);
+}
+
+// Elements that share a Philox block; their indices in the random stream begin at a multiple of 8.
+inline constexpr uint32_t kGroup = static_cast<uint32_t>(kElementsPerPhiloxBlock);
+
+// Returns plane 0 or 1 of the random bits of the group that begins at `index`.
+DLSIM_HOST_DEVICE inline PhiloxBlock<uint32_t> RandomPlane(const RandomStream& random,
+                                                           uint64_t index, uint32_t plane) {
+  const uint64_t block = index / kElementsPerPhiloxBlock;
+  const PhiloxBlock<uint32_t> counter = {
+      {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), random.stream, plane}};
+  return scalar::Philox4x32(ScalarLanes(), counter, random.seed);
+}
+
+// Returns the 16 bits of a plane that belong to element i of the group.
+DLSIM_HOST_DEVICE inline uint32_t RandomHalf(const PhiloxBlock<uint32_t>& plane, uint32_t i) {
+  const uint32_t word = plane.word[i / 2];
+  return i % 2 == 0 ? word & 0xFFFF : word >> 16;
+}
+
+// Encodes a group with stochastic rounding. The high half of the random bits is added to the
+// fraction of FixedPoint and carries into the code. What was cut from the fraction and the low half
+// are below one unit each: that unit matters only if the sum's fraction is all ones, once in 65536
+// times. A group with such an element is left to the definition, as is one with NaN.
+template <Format kFormat>
+DLSIM_HOST_DEVICE inline void EncodeStochastic(const TunedCodec<kFormat>& codec,
+                                               const RandomStream& random, uint64_t index,
+                                               const uint32_t (&bits)[kGroup],
+                                               EncodeResult (&results)[kGroup]) {
+  constexpr uint32_t kUndecided = 0xFFFF;
+  constexpr bool kCuts = MakeCodecSpec({kFormat}).min_normal_bits != 0;
+  const PhiloxBlock<uint32_t> plane = RandomPlane(random, index, 0);
+  uint32_t largest = 0, largest_fraction = 0;
+  for (uint32_t i = 0; i < kGroup; ++i) {
+    const uint32_t sum = tuned::FixedPoint<kFormat>(bits[i]) + RandomHalf(plane, i);
+    largest = tuned::Max(largest, bits[i] & ~codec::kSignBit);
+    largest_fraction = tuned::Max(largest_fraction, sum << 16);
+    results[i] =
+        tuned::Finish<Rounding::kStochastic, tuned::Nan::kIgnore>(codec, bits[i], sum >> 16);
+  }
+  const bool undecided = kCuts && largest_fraction >> 16 == kUndecided;
+  if (undecided || largest > codec::kInfinityBits) {
+    const PhiloxBlock<uint32_t> low_plane = RandomPlane(random, index, 1);
+    for (uint32_t i = 0; i < kGroup; ++i) {
+      const uint32_t word = RandomHalf(plane, i) << 16 | RandomHalf(low_plane, i);
+      results[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word);
+    }
+  }
+}
+
+// Returns whether stochastic rounding of an element needs more than the 16 random bits of plane 0.
+DLSIM_HOST_DEVICE inline bool NeedsLowPlane(const CodecSpec& spec, uint32_t bits) {
+  const uint32_t magnitude = bits & ~codec::kSignBit;
+  const uint32_t below = spec.gradual ? spec.min_normal_bits : spec.min_positive_bits;
+  return spec.dropped_bits > 16 || (magnitude != 0 && magnitude < below);
+}
+
+DLSIM_HOST_DEVICE inline void EncodeStochastic(const AnyCodec& codec, const RandomStream& random,
+                                               uint64_t index, const uint32_t (&bits)[kGroup],
+                                               EncodeResult (&results)[kGroup]) {
+  bool needs_low = false;
+  for (uint32_t i = 0; i < kGroup; ++i) needs_low |= NeedsLowPlane(codec.spec(), bits[i]);
+  const PhiloxBlock<uint32_t> high = RandomPlane(random, index, 0);
+  PhiloxBlock<uint32_t> low = {};
+  if (needs_low) low = RandomPlane(random, index, 1);
+  for (uint32_t i = 0; i < kGroup; ++i) {
+    const uint32_t word = RandomHalf(high, i) << 16 | RandomHalf(low, i);
+    results[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word);
+  }
+}
+
+// Encodes a group, of which the first has `index` in the random stream.
+template <Rounding kRounding, Format kFormat>
+DLSIM_HOST_DEVICE inline void EncodeGroup(const TunedCodec<kFormat>& codec,
+                                          const RandomStream& random, uint64_t index,
+                                          const uint32_t (&bits)[kGroup],
+                                          EncodeResult (&results)[kGroup]) {
+  if constexpr (kRounding == Rounding::kStochastic) {
+    EncodeStochastic(codec, random, index, bits, results);
+  } else {
+    for (uint32_t i = 0; i < kGroup; ++i) {
+      const uint32_t rounded = tuned::RoundMagnitude<kFormat, kRounding>(bits[i]);
+      results[i] = tuned::Finish<kRounding, tuned::Nan::kEncode>(codec, bits[i], rounded);
+    }
+  }
+  // Asked once for all: the usual policy needs no instruction per element.
+  if (codec.flush_below != 0) {
+    for (uint32_t i = 0; i < kGroup; ++i) results[i].code = tuned::Flush(codec, results[i].code);
+  }
+}
+
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE inline void EncodeGroup(const AnyCodec& codec, const RandomStream& random,
+                                          uint64_t index, const uint32_t (&bits)[kGroup],
+                                          EncodeResult (&results)[kGroup]) {
+  if constexpr (kRounding == Rounding::kStochastic) {
+    EncodeStochastic(codec, random, index, bits, results);
+  } else {
+    for (uint32_t i = 0; i < kGroup; ++i) results[i] = EncodeElement<kRounding>(codec, bits[i]);
+  }
+}
+
+// Returns RandomBits(random, index) without an index into registers.
+DLSIM_HOST_DEVICE inline uint32_t RandomWord(const RandomStream& random, uint64_t index) {
+  const uint32_t place = static_cast<uint32_t>(index % kElementsPerPhiloxBlock);
+  uint32_t bits = 0;
+  for (uint32_t plane = 0; plane < 2; ++plane) {
+    const auto [word] = RandomPlane(random, index, plane);
+    const uint32_t first = place < 2 ? word[0] : word[1], last = place < 6 ? word[2] : word[3];
+    bits = bits << 16 | ((place < 4 ? first : last) >> (16 * (place % 2)) & 0xFFFF);
+  }
+  return bits;
+}
+
+// Encodes an element with its `index` in the random stream, by itself.
+template <Rounding kRounding, class Codec>
+DLSIM_HOST_DEVICE inline EncodeResult EncodeSingle(const Codec& codec, const RandomStream& random,
+                                                   uint64_t index, uint32_t bits) {
+  if constexpr (kRounding == Rounding::kStochastic) {
+    return EncodeWith<kRounding>(codec.spec(), bits, RandomWord(random, index));
+  } else {
+    return EncodeElement<kRounding>(codec, bits);
+  }
+}
+
+// What a thread does to encode its part of one tensor or of many; the same code for devices and, in
+// tests, for the host.
+
+// Thread blocks per piece of a list.
+inline constexpr uint32_t kPieceTiles = kBlockElements / kTileElements;
+static_assert(kBlockElements % kTileElements == 0);
+
+// Returns the part of a thread block; a count of 0 is no work.
+template <class Code>
+DLSIM_HOST_DEVICE inline Piece TileOf(const EncodeJob& job, uint64_t block) {
+  Piece tile;
+  uint64_t begin = 0, elements = 0;
+  if (job.pieces != nullptr) {
+    tile = job.pieces[block / kPieceTiles];
+    begin = block % kPieceTiles * kTileElements;
+    elements = tile.count;
+  } else {
+    tile = job.tensor;
+    begin = block * kTileElements;
+    elements = job.elements;
+  }
+  tile.count = 0;
+  if (begin >= elements) return tile;
+  const uint64_t rest = elements - begin;
+  tile.count = rest < kTileElements ? static_cast<uint32_t>(rest) : kTileElements;
+  tile.values += begin * DTypeSize(tile.dtype);
+  tile.first_index += begin;
+  tile.codes = static_cast<Code*>(tile.codes) + tile.first_index;
+  return tile;
+}
+
+// Loads a thread's groups of a whole tile as float32.
+template <DType kDType>
+DLSIM_HOST_DEVICE inline void LoadGroups(const Piece& tile, uint32_t thread,
+                                         uint32_t (&bits)[kThreadGroups][kGroup]) {
+  using Element = typename ElementOf<kDType>::Type;
+  Element elements[kThreadGroups][kGroup];
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kThreadGroups; ++i) {
+    LoadGroup(reinterpret_cast<const Element*>(tile.values) + GroupBegin(thread, i), elements[i]);
+  }
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kThreadGroups; ++i) {
+    DLSIM_UNROLL
+    for (uint32_t j = 0; j < kGroup; ++j) {
+      bits[i][j] = BitCast<uint32_t>(ToFloat<kDType>(elements[i][j]));
+    }
+  }
+}
+
+// A factor of 1 changes nothing that a code can show.
+DLSIM_HOST_DEVICE inline void ScaleGroups(float factor, uint32_t (&bits)[kThreadGroups][kGroup]) {
+  if (factor == 1.0f) return;
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kThreadGroups; ++i) {
+    DLSIM_UNROLL
+    for (uint32_t j = 0; j < kGroup; ++j) bits[i][j] = ScaleBits(bits[i][j], factor);
+  }
+}
+
+// Encodes a whole tile in vectors.
+template <Rounding kRounding, class Code, class Codec>
+DLSIM_HOST_DEVICE inline void EncodeTile(const EncodeJob& job, const Codec& codec,
+                                         const Piece& tile, uint32_t thread) {
+  uint32_t bits[kThreadGroups][kGroup];
+  DispatchDType(tile.dtype,
+                [&](auto tag) { LoadGroups<decltype(tag)::value>(tile, thread, bits); });
+  ScaleGroups(tile.inverse_grad_scale, bits);
+  ScaleGroups(job.scale, bits);
+  const RandomStream random = {job.seed, tile.random_stream};
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kThreadGroups; ++i) {
+    const uint64_t index = job.first_index + tile.first_index + GroupBegin(thread, i);
+    EncodeResult results[kGroup];
+    EncodeGroup<kRounding>(codec, random, index, bits[i], results);
+    uint32_t codes[kGroup];
+    DLSIM_UNROLL
+    for (uint32_t j = 0; j < kGroup; ++j) codes[j] = results[j].code;
+    StoreGroup(codes, static_cast<Code*>(tile.codes) + GroupBegin(thread, i));
+  }
+}
+
+// Encodes any tile, element by element.
+template <Rounding kRounding, class Code, class Codec>
+DLSIM_HOST_DEVICE inline void EncodeElements(const EncodeJob& job, const Codec& codec,
+                                             const Piece& tile, uint32_t thread) {
+  const RandomStream random = {job.seed, tile.random_stream};
+  DLSIM_NO_UNROLL
+  for (uint32_t i = thread; i < tile.count; i += kConvertThreads) {
+    const uint32_t bits = BitCast<uint32_t>(LoadValue(tile, i));
+    const uint64_t index = job.first_index + tile.first_index + i;
+    const uint32_t scaled = ScaleBits(bits, job.scale);
+    const uint32_t code = EncodeSingle<kRounding>(codec, random, index, scaled).code;
+    static_cast<Code*>(tile.codes)[i] = static_cast<Code>(code);
+  }
+}
+
+// Encodes what belongs to a thread of a block.
+template <Rounding kRounding, class Code, class Codec>
+DLSIM_HOST_DEVICE inline void EncodeOfThread(const EncodeJob& job, const Codec& codec,
+                                             uint64_t block, uint32_t thread) {
+  const Piece tile = TileOf<Code>(job, block);
+  if (tile.count == kTileElements && IsAligned(tile.values) && IsAligned(tile.codes)) {
+    EncodeTile<kRounding, Code>(job, codec, tile, thread);
+  } else {
+    EncodeElements<kRounding, Code>(job, codec, tile, thread);
+  }
+}
+
+// Returns the number of blocks of a launch.
+inline uint64_t BlocksOf(const EncodeJob& job) {
+  return job.pieces != nullptr ? job.piece_count * kPieceTiles
+                               : (job.elements + kTileElements - 1) / kTileElements;
+}
+
+// A format known at compile time.
+template <Format kFormat>
+struct TunedDecoder {
+  DLSIM_HOST_DEVICE uint32_t operator()(uint32_t code) const {
+    constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
+    return dlsim::Decode(kSpec, code);
+  }
+};
+
+struct AnyDecoder {
+  CodecSpec spec;
+
+  DLSIM_HOST_DEVICE uint32_t operator()(uint32_t code) const { return dlsim::Decode(spec, code); }
+};
+
+// A store of four values leaves no gap between those of a warp's threads: the memory then takes
+// whole lines. (Loads may leave some, as with groups: the cache keeps what the next one needs.)
+inline constexpr uint32_t kQuad = 4;
+inline constexpr uint32_t kThreadQuads = kTileElements / kConvertThreads / kQuad;
+
+DLSIM_HOST_DEVICE inline void LoadQuad(const uint16_t* from, uint32_t (&codes)[kQuad]) {
+  const HalfWords words = LoadOnce(reinterpret_cast<const HalfWords*>(from));
+  codes[0] = words.x & 0xFFFF;
+  codes[1] = words.x >> 16;
+  codes[2] = words.y & 0xFFFF;
+  codes[3] = words.y >> 16;
+}
+
+DLSIM_HOST_DEVICE inline void LoadQuad(const uint32_t* from, uint32_t (&codes)[kQuad]) {
+  const Words words = LoadOnce(reinterpret_cast<const Words*>(from));
+  codes[0] = words.x;
+  codes[1] = words.y;
+  codes[2] = words.z;
+  codes[3] = words.w;
+}
+
+// Decodes what belongs to a thread of a block: a tile in vectors, or element by element.
+template <class Code, class Decoder>
+DLSIM_HOST_DEVICE inline void DecodeOfThread(const Code* codes, float* values, uint64_t count,
+                                             const Decoder& decoder, uint64_t block,
+                                             uint32_t thread) {
+  const uint64_t begin = block * kTileElements;
+  codes += begin;
+  values += begin;
+  const uint64_t rest = count - begin;
+  if (rest < kTileElements || !IsAligned(codes) || !IsAligned(values)) {
+    const uint32_t length = rest < kTileElements ? static_cast<uint32_t>(rest) : kTileElements;
+    DLSIM_NO_UNROLL
+    for (uint32_t i = thread; i < length; i += kConvertThreads) {
+      values[i] = BitCast<float>(decoder(codes[i]));
+    }
+    return;
+  }
+  uint32_t quads[kThreadQuads][kQuad];
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kThreadQuads; ++i) {
+    LoadQuad(codes + (i * kConvertThreads + thread) * kQuad, quads[i]);
+  }
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < kThreadQuads; ++i) {
+    const uint32_t(&q)[kQuad] = quads[i];
+    StoreOnce({decoder(q[0]), decoder(q[1]), decoder(q[2]), decoder(q[3])},
+              reinterpret_cast<Words*>(values) + i * kConvertThreads + thread);
+  }
+}
+
+}  // namespace dlsim::gpu
