@@ -15,7 +15,7 @@
 #include "sim/advice/advice_text.h"
 #include "sim/advice/tuning.h"
 #include "sim/base/quantity.h"
-#include "sim/policies/static_scale.h"
+#include "sim/policies/policy.h"
 #include "sim/replay/harm.h"
 #include "sim/replay/step_sources.h"
 

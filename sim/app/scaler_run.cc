@@ -12,7 +12,7 @@
 #include "sim/base/caller.h"
 #include "sim/base/quantity.h"
 #include "sim/base/shared_rows.h"
-#include "sim/policies/resume.h"
+#include "sim/policies/policy_settings.h"
 
 namespace dlsim::sim {
 namespace {

@@ -7,11 +7,9 @@
 #include <tuple>
 
 #include "dlsim/error.h"
-#include "sim/policies/alike_steps.h"
-#include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/python_rules.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
+#include "sim/policies/python_number.h"
 
 namespace dlsim::sim {
 namespace {

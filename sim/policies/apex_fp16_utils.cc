@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // DynamicLossScaler of apex.fp16_utils, with a Python number as its scale.
 // Source: NVIDIA/apex, apex/fp16_utils/loss_scaler.py.
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/python_rules.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
+#include "sim/policies/python_number.h"
 
 namespace dlsim::sim {
 namespace {

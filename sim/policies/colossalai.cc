@@ -7,9 +7,8 @@
 #include <string>
 #include <tuple>
 
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {
@@ -101,12 +100,6 @@ struct Arguments {
   std::optional<double> max_scale;
   int64_t hysteresis;
 };
-
-std::optional<double> OptionalNumber(const Settings& settings, std::string_view name) {
-  const std::string text = settings.Text(name);
-  if (text == "none" || text == "None") return std::nullopt;
-  return settings.Number(name);
-}
 
 Arguments Read(const Settings& settings) {
   return {settings.Number("initial_scale"),      settings.Number("growth_factor"),

@@ -5,10 +5,9 @@
 #include <string>
 #include <tuple>
 
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/python_rules.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
+#include "sim/policies/python_number.h"
 
 namespace dlsim::sim {
 namespace {

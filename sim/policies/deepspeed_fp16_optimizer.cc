@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP16_Optimizer of DeepSpeed without ZeRO, which has a rule of its own.
 // Source: microsoft/DeepSpeed, deepspeed/runtime/fp16/fused_optimizer.py.
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/python_rules.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
+#include "sim/policies/python_number.h"
 
 namespace dlsim::sim {
 namespace {

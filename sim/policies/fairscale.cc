@@ -4,11 +4,9 @@
 #include <limits>
 #include <tuple>
 
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/projection.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

@@ -10,10 +10,8 @@
 
 #include "dlsim/error.h"
 #include "sim/policies/fairseq_scaler.h"
-#include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/projection.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

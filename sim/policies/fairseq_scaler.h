@@ -9,8 +9,8 @@
 #include <optional>
 #include <tuple>
 
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 

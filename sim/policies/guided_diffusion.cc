@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "sim/policies/policies.h"
-#include "sim/policies/python_rules.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
+#include "sim/policies/python_number.h"
 
 namespace dlsim::sim {
 namespace {

@@ -7,10 +7,9 @@
 #include <tuple>
 
 #include "sim/base/quantity.h"
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

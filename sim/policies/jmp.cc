@@ -7,11 +7,8 @@
 #include <tuple>
 
 #include "sim/base/quantity.h"
-#include "sim/policies/alike_steps.h"
-#include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/projection.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

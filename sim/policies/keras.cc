@@ -3,10 +3,8 @@
 // Source: keras/src/optimizers/loss_scale_optimizer.py.
 #include <tuple>
 
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/projection.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

@@ -7,10 +7,8 @@
 #include <string>
 #include <tuple>
 
-#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/projection.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "sim/policies/policies.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

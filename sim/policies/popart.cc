@@ -10,7 +10,7 @@
 
 #include "dlsim/error.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

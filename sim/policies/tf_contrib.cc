@@ -4,10 +4,8 @@
 #include <cmath>
 #include <tuple>
 
-#include "sim/policies/alike_steps.h"
-#include "sim/policies/floor_of_one.h"
 #include "sim/policies/policies.h"
-#include "sim/policies/settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

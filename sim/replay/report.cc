@@ -11,7 +11,7 @@
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
-#include "sim/policies/resume.h"
+#include "sim/policies/policy_settings.h"
 #include "sim/replay/report_run.h"
 
 namespace dlsim::sim {

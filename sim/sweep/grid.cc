@@ -15,8 +15,8 @@
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
+#include "sim/policies/policy.h"
 #include "sim/policies/policy_settings.h"
-#include "sim/policies/projection.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {

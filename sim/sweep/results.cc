@@ -20,7 +20,7 @@
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/policies/projection.h"
+#include "sim/policies/policy.h"
 #include "sim/replay/replay_results.h"
 
 namespace dlsim::sim {

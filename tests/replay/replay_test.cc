@@ -17,7 +17,7 @@
 #include "dlsim/measure.h"
 #include "dlsim/sim/policies.h"
 #include "dlsim/simd.h"
-#include "sim/policies/static_scale.h"
+#include "sim/policies/policy.h"
 #include "sim/replay/simulation.h"
 #include "sim/replay/step_sources.h"
 #include "tests/support/small_replay.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dlsim/sim/replay.h"
-#include "sim/policies/static_scale.h"
+#include "sim/policies/policy.h"
 #include "sim/replay/simulation.h"
 #include "tests/support/trace_builder.h"
 #include "tests/support/trace_test_util.h"

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// What policies are written with: their settings, how many steps are alike, where a policy ends up
+// for its notes, and the scale that never changes.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "dlsim/sim/loss_scaler.h"
+#include "dlsim/sim/policies.h"
+
+namespace dlsim::sim {
+
+// The settings of one policy. Every `name` must stand in the table.
+struct Settings {
+  std::string_view policy;  // for messages
+  std::span<const ParameterInfo> table;
+  const ParameterMap& given;
+
+  bool Given(std::string_view name) const { return given.find(name) != given.end(); }
+  std::string Text(std::string_view name) const;
+
+  // These throw Error (exit code 2), naming the policy and the parameter.
+  double Number(std::string_view name) const;
+  int64_t Integer(std::string_view name) const;
+  bool Bool(std::string_view name) const;
+
+  // A scale that never changes: positive and finite as float32.
+  float StaticScale(std::string_view name) const;
+};
+
+// Parameters that may be None in Python, and those that the original keeps as int32.
+
+// Returns nothing for "none", "None" and "null"; otherwise as Settings::Number.
+std::optional<double> OptionalNumber(const Settings& settings, std::string_view name);
+
+// Returns the value as a parameter shows it: a number or "none".
+NamedValue OptionalValue(std::string_view name, std::optional<double> value);
+
+// As Settings::Integer; throws Error (exit code 2) for what int32 cannot hold.
+int32_t Int32(const Settings& settings, std::string_view name);
+
+// How many clean steps are alike, for the policies' AlikeSteps (see LossScalePolicy). A number that
+// is too small costs time only.
+
+// For a scale that never changes.
+inline constexpr int64_t kAlwaysAlike = int64_t{1} << 60;
+
+// Those before the step that finds a counter of clean steps at an interval, or makes it reach it.
+constexpr int64_t AlikeUntil(int64_t interval, int64_t counter) {
+  return counter >= 0 && counter < interval ? interval - counter - 1 : 0;
+}
+
+// Those before the step that finds a counter of steps at a multiple of an interval.
+constexpr int64_t AlikeUntilMultiple(int64_t interval, int64_t counter) {
+  if (interval <= 0 || counter < 0 || counter % interval == 0) return 0;
+  return interval - counter % interval;
+}
+
+// An interval that is a float: 0, for which no steps are alike, if it is no number of steps.
+inline int64_t WholeInterval(double interval) {
+  const bool is_whole = interval >= 1 && interval <= 0x1p53 && interval == std::floor(interval);
+  return is_whole ? static_cast<int64_t>(interval) : 0;
+}
+
+// Where a policy ends up on clean steps only or on overflows only, for notes on its parameters.
+
+// A long training run; what lies beyond is not worth a note.
+constexpr int64_t kProjectedSteps = 100000;
+
+// While one of these lives, projections on its thread give up at once: for those who make very many
+// scalers and read none of their notes.
+class NoProjections {
+ public:
+  NoProjections() { ++count_; }
+  ~NoProjections() { --count_; }
+  NoProjections(const NoProjections&) = delete;
+  NoProjections& operator=(const NoProjections&) = delete;
+
+  static bool Active() { return count_ > 0; }
+
+ private:
+  static inline thread_local int count_ = 0;
+};
+
+// Returns the number of equal steps from the start after which done(transition) holds, if any.
+template <LossScalePolicy P, class Done>
+std::optional<int64_t> StepsUntil(const typename P::Config& config, const ScalerInput& input,
+                                  const Done& done) {
+  if (NoProjections::Active()) return std::nullopt;
+  typename P::State state = P::Start(config);
+  for (int64_t steps = 1; steps <= kProjectedSteps; ++steps) {
+    const Transition<typename P::State> transition = P::Next(config, state, input);
+    if (done(transition)) return steps;
+    state = transition.next;
+  }
+  return std::nullopt;
+}
+
+// Returns the number of clean steps after which the scale is at least `limit`, if it starts below.
+template <LossScalePolicy P>
+std::optional<int64_t> CleanStepsToReach(const typename P::Config& config, double limit) {
+  if (!(P::Scale(P::Start(config)) < limit)) return std::nullopt;
+  return StepsUntil<P>(config, {.overflow = false},
+                       [&](const auto& transition) { return P::Scale(transition.next) >= limit; });
+}
+
+// Returns the number of overflows in a row after which the scale is 0, if it does not start there.
+template <LossScalePolicy P>
+std::optional<int64_t> OverflowsToZero(const typename P::Config& config) {
+  if (P::Scale(P::Start(config)) == 0) return std::nullopt;
+  return StepsUntil<P>(config, {.overflow = true},
+                       [](const auto& transition) { return P::Scale(transition.next) == 0; });
+}
+
+// Notes a first scale `name` that as float32 is 0 or infinite, which no factor changes.
+void NoteDeadStart(std::string_view name, double scale, std::vector<std::string>& notes);
+
+// Notes after how many overflows in a row the scale becomes 0.
+void NoteZero(std::optional<int64_t> overflows, std::vector<std::string>& notes);
+
+// Notes a factor that divides the scale on an overflow without lowering it.
+void NoteDivisor(std::string_view name, double factor, std::vector<std::string>& notes);
+
+// Notes after how many clean steps the scale becomes infinite.
+void NoteInfinity(std::optional<int64_t> clean_steps, std::vector<std::string>& notes);
+
+// As NoteInfinity, for a scale without a ceiling: it can also take longer than kProjectedSteps.
+void NoteNoCeiling(std::optional<int64_t> clean_steps, std::vector<std::string>& notes);
+
+// Notes after how many clean steps the scale reaches its ceiling `name`, if that is not a power
+// of two.
+void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> clean_steps,
+                 std::vector<std::string>& notes);
+
+// What the scalers of TensorFlow and Paddle's static graph share: a floor of 1 that nobody can set.
+
+// Not std::max: a NaN stays.
+inline float AtLeastOne(float scale) { return scale < 1 ? 1.0f : scale; }
+
+inline void NoteFloorOfOne(std::string_view start_name, double start,
+                           std::vector<std::string>& notes) {
+  if (start < 1) {
+    notes.push_back(
+        std::string(start_name)
+            .append(" below 1: the first decrease raises the scale to 1, the fixed floor"));
+  } else {
+    notes.push_back("the floor of 1 is fixed: gradients that overflow at 1 skip every step");
+  }
+}
+
+// A loss scale that never changes, also used by the families that can switch their dynamics off.
+
+// Never skips a step: whatever overflows is applied.
+struct StaticScale {
+  struct Config {
+    float scale = 1;
+  };
+  struct State {
+    float scale = 1;
+  };
+  static State Start(const Config& config) { return {config.scale}; }
+  static double Scale(const State& state) { return state.scale; }
+  static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
+    return {.next = state};
+  }
+  static int64_t AlikeSteps(const Config&, const State&) { return kAlwaysAlike; }
+  static constexpr auto Fields() { return std::tuple{StateField{"loss_scale", &State::scale}}; }
+};
+
+}  // namespace dlsim::sim
