@@ -12,9 +12,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from . import cbtorch
-from ._autocast import autocast
-from ._grad_scaler import GradScaler
-from ._half_dtype import (
+from ._autocast import (
+    autocast,
     enable_mixed_precision,
     get_floating_point_dtype,
     get_floating_point_dtype_str,
@@ -24,9 +23,8 @@ from ._half_dtype import (
     mixed_precision,
     set_half_dtype,
 )
+from ._grad_scaler import GradScaler, OptState, isfinite, optimizer_step
 from ._mixed_precision import ApplianceNanError, MixedPrecision
-from ._optimizer_state import OptState, isfinite
-from ._optimizer_step import optimizer_step
 
 __all__ = [
     "ApplianceNanError",

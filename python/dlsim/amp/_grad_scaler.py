@@ -5,21 +5,149 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
+from numbers import Real
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
+from .._core import LossScaler
+from .._errors import UsageError
 from ..arrays._dtypes import FLOAT32_OVERFLOW
 from . import _gradients as gradients
-from . import _policy as policies
-from ._clipping import CLIPPING_IS_DEPRECATED, clip_all_
-from ._half_dtype import rounding_dtype
-from ._losses import scaled
-from ._optimizer_state import OptState, checked, remember_finite
-from ._quantize_first import QuantizeFirst
+from ._autocast import rounding_dtype
+from ._gradients import (
+    CLIPPING_IS_DEPRECATED,
+    QuantizeFirst,
+    check_limits,
+    clip_,
+    clip_all_,
+    scaled,
+)
+
+
+def number(place: str, value: object) -> float:
+    """Returns a real number or a scalar tensor or array as float; refuses text, bool, NaN, inf."""
+    item = getattr(value, "item", None)
+    plain = item() if callable(item) and getattr(value, "ndim", None) == 0 else value
+    if isinstance(plain, bool) or not isinstance(plain, Real):
+        raise TypeError(f"{place}: wrong type, expected a number, got {type(value).__name__}")
+    try:
+        result = float(plain)
+    except OverflowError:  # an integer beyond float64
+        result = math.inf
+    if not math.isfinite(result):
+        raise UsageError(
+            f"{place}: not a finite number, expected one such as 2.0**15, got {result}"
+        )
+    return result
+
+
+def is_dynamic(loss_scale: object) -> bool:
+    """Returns whether `loss_scale` is "dynamic"; refuses any other text."""
+    if isinstance(loss_scale, str) and loss_scale != "dynamic":
+        raise UsageError(
+            f"GradScaler.loss_scale: unknown text, expected 'dynamic' or a number, got "
+            f"{loss_scale!r}"
+        )
+    return isinstance(loss_scale, str)
+
+
+def make_policy(
+    policy: str, loss_scale: object, arguments: Mapping[str, object], half_dtype: str
+) -> LossScaler:
+    """Returns the policy with its first state; arguments that are None have the code's defaults.
+
+    The policy itself takes 0 for the default, as the original does. Raises PolicyRefusal, a
+    ValueError with the original's message, where the original raises ValueError.
+    """
+    settings = {}
+    if policy != "cerebras":
+        settings["fp16_type"] = "float16" if half_dtype == "float32" else half_dtype
+    if not is_dynamic(loss_scale):
+        scale = 1.0 if loss_scale is None else number("GradScaler.loss_scale", loss_scale)
+        settings["loss_scale"] = repr(scale)
+    for name, value in arguments.items():
+        if value is not None:
+            settings[name] = repr(number(f"GradScaler.{name}", value))
+    return LossScaler(policy, settings)
+
+
+def checkpoint_values(state_dict: object, fields: Mapping[str, object]) -> dict[str, float]:
+    """Returns those of `fields` that a checkpoint has, as numbers.
+
+    Raises TypeError for what is no mapping and ValueError for values that cannot be right.
+    """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            "GradScaler.load_state_dict: wrong type, expected a dict, got "
+            f"{type(state_dict).__name__}"
+        )
+    values = {
+        name: number(f"GradScaler state {name}", state_dict[name])
+        for name in fields
+        if name in state_dict
+    }
+    if not 0.0 < float(torch.tensor(values.get("loss_scale", 1.0), dtype=torch.float32)) < math.inf:
+        raise UsageError(
+            "GradScaler state loss_scale: not a loss scale, expected a positive float32 number, "
+            f"got {values['loss_scale']}"
+        )
+    return values
+
+
+def checkpoint_tensors(policy: LossScaler) -> dict[str, torch.Tensor]:
+    """Returns the state of a policy as the original's checkpoints hold it."""
+    return {
+        name: torch.tensor(value, dtype=torch.float32 if name == "loss_scale" else torch.int64)
+        for name, value in policy.checkpoint().items()
+    }
+
+
+def inverse_of(scale: float) -> float:
+    """Returns 1 / scale in float32; infinity for 0."""
+    # Dividing float32 values in float64 and rounding is the same as dividing in float32.
+    return float(np.float32(1.0 / scale if scale else math.inf))
+
+
+class OptState(Enum):
+    """What has happened to an optimizer's gradients since the last update()."""
+
+    READY = auto()
+    SCALED = auto()
+    UNSCALED = auto()
+    STEPPED = auto()
+
+    def is_unscaled(self) -> bool:
+        """Returns whether the gradients are those of the unscaled loss."""
+        return self == OptState.UNSCALED
+
+
+_last_finite: WeakKeyDictionary[Optimizer, torch.Tensor] = WeakKeyDictionary()
+
+
+def isfinite(optimizer: Optimizer) -> torch.Tensor | bool:
+    """Returns whether the latest dynamic step of `optimizer` was taken; True before the first."""
+    return _last_finite.get(optimizer, True)
+
+
+def remember_finite(optimizer: Optimizer, finite: torch.Tensor) -> None:
+    """Sets what isfinite() returns."""
+    _last_finite[optimizer] = finite
+
+
+def checked(optimizer: Optimizer) -> Optimizer:
+    """Returns `optimizer`; raises TypeError unless it has parameter groups and a step()."""
+    if not hasattr(optimizer, "param_groups") or not callable(getattr(optimizer, "step", None)):
+        raise TypeError(
+            f"GradScaler: wrong type, expected an optimizer, got {type(optimizer).__name__}"
+        )
+    return optimizer
+
 
 # What a copy resets: it has seen no optimizer and no gradient.
 _NOT_COPIED = ("_policy", "_states", "_square_sums", "_quantize_first", "_marks")
@@ -61,9 +189,9 @@ class GradScaler:
             "overflow_tolerance": overflow_tolerance,
         }
         self.half_dtype = rounding_dtype(half_dtype)
-        self.dynamic = policies.is_dynamic(loss_scale)
+        self.dynamic = is_dynamic(loss_scale)
         self._made_of = (self._policy_name, loss_scale, arguments, self.half_dtype)
-        self._policy = policies.make_policy(*self._made_of)
+        self._policy = make_policy(*self._made_of)
         self._static_scale = 1.0 if self.dynamic else float(loss_scale or 1.0)
         self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
         self._enabled = bool(enabled)
@@ -98,13 +226,13 @@ class GradScaler:
         vars(self).update(kept)
         self._start()
         vars(self).update(kept)
-        self._policy = policies.make_policy(*self._made_of)
+        self._policy = make_policy(*self._made_of)
         self._policy.restore(policy_state)
 
     def _norm_or_none(self, max_gradient_norm: float | None) -> float | None:
         if not max_gradient_norm or not self.dynamic:
             return None
-        return policies.number("GradScaler.max_gradient_norm", max_gradient_norm)
+        return number("GradScaler.max_gradient_norm", max_gradient_norm)
 
     @property
     def notes(self) -> list[str]:
@@ -192,7 +320,7 @@ class GradScaler:
         if not self._quantize_first.has_rounded(parameter):
             gradients.round_(grad, self.half_dtype)
         if self.loss_is_scaled:
-            gradients.scale_(grad, policies.inverse_of(self._scale))
+            gradients.scale_(grad, inverse_of(self._scale))
         if self.dynamic and self._square_sums is not None:
             self._square_sums.append(gradients.square_sum(grad))
 
@@ -283,7 +411,7 @@ class GradScaler:
             return {}
         if not self.dynamic:
             return {"loss_scale": self._static_scale}
-        state = policies.checkpoint_tensors(self._policy)
+        state = checkpoint_tensors(self._policy)
         return {**state, "num_skipped_steps": self.get_num_skipped_steps()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -291,8 +419,63 @@ class GradScaler:
 
         Raises TypeError unless it is a mapping, and ValueError for impossible values.
         """
-        values = policies.checkpoint_values(state_dict, self._policy.checkpoint())
+        values = checkpoint_values(state_dict, self._policy.checkpoint())
         if self.dynamic and self._enabled:
             self._policy.restore(values)
         elif self._enabled and "loss_scale" in values:
             self._static_scale = values["loss_scale"]
+
+
+def _optimizers(optimizer: Any) -> list[Optimizer]:
+    optimizers: list[Any] = [optimizer]
+    if isinstance(optimizer, (list, tuple)):
+        optimizers = list(optimizer)
+    for i, one in enumerate(optimizers):
+        if not isinstance(one, Optimizer):
+            raise TypeError(
+                f"Expected optimizer {i} to be a `torch.optim.Optimizer`. Got: `{type(one)}`"
+            )
+    return optimizers
+
+
+def optimizer_step(
+    loss: torch.Tensor,
+    optimizer: Optimizer | Sequence[Optimizer],
+    grad_scaler: GradScaler,
+    max_gradient_norm: float | None = None,
+    max_gradient_value: float | None = None,
+    *,
+    max_gradient_val: float | None = None,
+) -> None:
+    """Runs backward() and a step of one or several optimizers; then their gradients are zeroed.
+
+    The order is scale, backward, unscale_, clip by norm or by value, step, update, zero_grad; the
+    norm is that of all parameters of all optimizers. Everything is checked before the backward
+    pass. `max_gradient_val` is what Cerebras' documentation calls `max_gradient_value`. Errors
+    are the original's: ValueError for the loss and the limits, TypeError for the others.
+    """
+    if not isinstance(loss, torch.Tensor):
+        raise ValueError(
+            f"Expected the wrapped function to return a single loss tensor. Got: {type(loss)}"
+        )
+    optimizers = _optimizers(optimizer)
+    if not isinstance(grad_scaler, GradScaler):
+        raise TypeError(
+            f"Expected grad_scaler to be a `dlsim.amp.GradScaler`. Got: `{type(grad_scaler)}`"
+        )
+    limit_value = max_gradient_value if max_gradient_val is None else max_gradient_val
+    check_limits(max_gradient_norm, limit_value, zero_allowed=True)
+
+    grad_scaler.scale(loss).backward()
+    for one in optimizers:
+        grad_scaler.unscale_(one)
+    clip_(
+        [parameter for one in optimizers for parameter in gradients.parameters(one)],
+        max_gradient_norm,
+        limit_value,
+    )
+    for one in optimizers:
+        grad_scaler.step(one)
+    grad_scaler.update()
+    for one in optimizers:
+        one.zero_grad()

@@ -18,10 +18,9 @@ from torch.optim import Optimizer
 
 from .._errors import Error, UsageError
 from . import _gradients as gradients
-from ._autocast import autocast
-from ._clipping import check_limits, clip_
+from ._autocast import autocast, enable_mixed_precision, get_half_dtype, set_half_dtype
 from ._grad_scaler import GradScaler
-from ._half_dtype import enable_mixed_precision, get_half_dtype, set_half_dtype
+from ._gradients import check_limits, clip_
 
 _torch: Any = torch  # its types differ from version to version
 _logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from .._errors import UsageError
 from . import _grad_scaler
-from ._half_dtype import get_half_dtype_str
-from ._optimizer_state import checked
+from ._autocast import get_half_dtype_str
+from ._grad_scaler import checked
 
 __all__ = ["GradScaler", "amp", "optimizer"]
 
