@@ -57,37 +57,54 @@ struct TensorStats {
 // How the counters of two arrays become those of both; or it follows from other counters.
 enum class Merging : uint8_t { kSum, kOrderedSum, kLargest, kFollows };
 
+// The results that show a counter.
+enum class Shown : uint8_t { kNot, kJson, kCsv, kBoth };
+
 // What there is to know of one counter.
 template <class Of>
 struct CounterRow {
   const char* name;
   Of of;  // data member or function: std::invoke(of, stats) is the value
   Merging merging;
+  Shown shown = Shown::kNot;
+  const char* meaning = "";
+  const char* column = name;  // in CSV
 };
-template <class Of>
-CounterRow(const char*, Of, Merging) -> CounterRow<Of>;
+template <class Of, class... Rest>
+CounterRow(const char*, Of, Merging, Rest...) -> CounterRow<Of>;
 
 // In the order of all that lists counters.
 inline constexpr std::tuple kCounters = {
-    CounterRow{"elements", &TensorStats::elements, Merging::kSum},
-    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum},
-    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows},
-    CounterRow{"nan", &TensorStats::nan, Merging::kSum},
-    CounterRow{"inf", &TensorStats::inf, Merging::kSum},
+    CounterRow{"elements", &TensorStats::elements, Merging::kSum, Shown::kBoth,
+               "values, over all micro-steps"},
+    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum, Shown::kBoth,
+               "recorded as zero, of both signs"},
+    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows, Shown::kJson,
+               "recorded as infinite or NaN"},
+    CounterRow{"nan", &TensorStats::nan, Merging::kSum, Shown::kBoth, "recorded as NaN"},
+    CounterRow{"inf", &TensorStats::inf, Merging::kSum, Shown::kBoth, "recorded as infinite"},
     CounterRow{"nonzero_finite", &TensorStats::nonzero_finite, Merging::kFollows},
-    CounterRow{"underflow", &TensorStats::underflow, Merging::kSum},
-    CounterRow{"subnormal", &TensorStats::subnormal, Merging::kSum},
-    CounterRow{"overflow", &TensorStats::overflow, Merging::kSum},
+    CounterRow{"underflow", &TensorStats::underflow, Merging::kSum, Shown::kBoth,
+               "nonzero finite values that become zero"},
+    CounterRow{"subnormal", &TensorStats::subnormal, Merging::kSum, Shown::kBoth,
+               "values that become subnormal"},
+    CounterRow{"overflow", &TensorStats::overflow, Merging::kSum, Shown::kBoth,
+               "finite values that overflow"},
     CounterRow{"nonfinite_outputs", &TensorStats::nonfinite_outputs, Merging::kSum},
-    CounterRow{"absmax", &TensorStats::absmax, Merging::kLargest},
-    CounterRow{"sum_of_squares", &TensorStats::sum_of_squares, Merging::kOrderedSum},
-    CounterRow{"error_sum_of_squares", &TensorStats::error_sum_of_squares, Merging::kOrderedSum},
+    CounterRow{"absmax", &TensorStats::absmax, Merging::kLargest, Shown::kCsv,
+               "largest finite recorded magnitude"},
+    CounterRow{"sum_of_squares", &TensorStats::sum_of_squares, Merging::kOrderedSum, Shown::kCsv,
+               "sum of squares of the finite recorded values", "sumsq"},
+    CounterRow{"error_sum_of_squares", &TensorStats::error_sum_of_squares, Merging::kOrderedSum,
+               Shown::kCsv, "sum of squared rounding errors", "error_sumsq"},
     CounterRow{"underflow_sum_of_squares", &TensorStats::underflow_sum_of_squares,
                Merging::kOrderedSum},
     CounterRow{"quantized_sum_of_squares", &TensorStats::quantized_sum_of_squares,
                Merging::kOrderedSum},
-    CounterRow{"underflow_fraction", &TensorStats::underflow_fraction, Merging::kFollows},
-    CounterRow{"energy_lost", &TensorStats::energy_lost, Merging::kFollows},
+    CounterRow{"underflow_fraction", &TensorStats::underflow_fraction, Merging::kFollows,
+               Shown::kJson, "share of the nonzero finite values that becomes zero"},
+    CounterRow{"energy_lost", &TensorStats::energy_lost, Merging::kFollows, Shown::kJson,
+               "share of the sum of squares that becomes zero"},
 };
 
 // A row as a type: loops over rows are unrolled, and cost what a list by hand would.

@@ -2,6 +2,7 @@
 // Rows of what several results hold: counters, harm and loss scales of tensors, and events.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "dlsim/sim/loss_scaler.h"
@@ -13,17 +14,12 @@ namespace dlsim {
 
 // In JSON; docs/numerics.md defines them.
 inline void Rows(const TensorStats& of, sim::RowSink& row) {
-  row("elements", of.elements, "values, over all micro-steps");
-  row("zeros", of.zeros, "recorded as zero, of both signs");
-  row("nonfinite", of.nonfinite(), "recorded as infinite or NaN");
-  row("nan", of.nan, "recorded as NaN");
-  row("inf", of.inf, "recorded as infinite");
-  row("underflow", of.underflow, "nonzero finite values that become zero");
-  row("subnormal", of.subnormal, "values that become subnormal");
-  row("overflow", of.overflow, "finite values that overflow");
-  row("underflow_fraction", of.underflow_fraction(),
-      "share of the nonzero finite values that becomes zero");
-  row("energy_lost", of.energy_lost(), "share of the sum of squares that becomes zero");
+  ForEachCounter([&](auto counter) {
+    constexpr auto kRow = counter.kRow;
+    if constexpr (kRow.shown == Shown::kJson || kRow.shown == Shown::kBoth) {
+      row(kRow.name, std::invoke(kRow.of, of), kRow.meaning);
+    }
+  });
 }
 
 }  // namespace dlsim
@@ -31,16 +27,12 @@ inline void Rows(const TensorStats& of, sim::RowSink& row) {
 namespace dlsim::sim {
 
 inline void CsvCounters(const TensorStats& of, RowSink& row) {
-  row("elements", of.elements);
-  row("zeros", of.zeros);
-  row("nan", of.nan);
-  row("inf", of.inf);
-  row("underflow", of.underflow);
-  row("subnormal", of.subnormal);
-  row("overflow", of.overflow);
-  row("absmax", of.absmax, "largest finite recorded magnitude");
-  row("sumsq", of.sum_of_squares, "sum of squares of the finite recorded values");
-  row("error_sumsq", of.error_sum_of_squares, "sum of squared rounding errors");
+  ForEachCounter([&](auto counter) {
+    constexpr auto kRow = counter.kRow;
+    if constexpr (kRow.shown == Shown::kCsv || kRow.shown == Shown::kBoth) {
+      row(kRow.column, std::invoke(kRow.of, of), kRow.meaning);
+    }
+  });
 }
 
 constexpr bool IsNone(const HarmOverSteps& harm) { return harm.steps == 0; }
