@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands of dlsim. Each adds its options to the application; when the command line asks
-// for it, it runs and returns the exit code.
+// The commands of dlsim as data: name, help, options, and what carries them out.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/app/option_rows.h"
@@ -14,51 +15,72 @@
 
 namespace dlsim::sim {
 
-// Set by the subcommand that was chosen.
-using Action = std::function<int()>;
+struct Command {
+  std::string name, description;
+  std::string footer = {};           // of the help: examples
+  std::function<int()> run = {};     // returns the exit code
+  std::vector<OptionRow> rows = {};  // options and arguments, in the order of the help
+  bool in_python = false;            // this program lists it, and refuses it
+};
 
-// Adds a command; what `chosen` does, the command line asks for.
-CLI::App& AddCommand(CLI::App& app, const std::string& name, const std::string& description,
-                     const std::string& footer, std::function<void()> chosen);
-
-// Adds a command whose options are those of Options::Visit and which `run` carries out.
+// Returns a command whose options are those of Options::Visit and which `run` carries out.
 template <class Options, class Argument>
-void AddCommand(CLI::App& app, Action& action, int (*run)(Argument), const std::string& name,
-                const std::string& description, const std::string& footer) {
+Command MakeCommand(int (*run)(Argument), std::string name, std::string description,
+                    std::string footer) {
   const auto options = std::make_shared<Options>();
-  OptionRows rows(AddCommand(app, name, description, footer, [options, run, &action] {
-    action = [options, run] { return run(*options); };
-  }));
+  Command command = {std::move(name), std::move(description), std::move(footer),
+                     [options, run] { return run(*options); }};
+  OptionRows rows(command.rows);
   options->Visit(rows);
+  return command;
 }
 
-void AddFormatsCommand(CLI::App& app, Action& action);
-void AddInfoCommand(CLI::App& app, Action& action);
-void AddConvertCommand(CLI::App& app, Action& action);
-void AddScalerCommand(CLI::App& app, Action& action);
-void AddProfileCommand(CLI::App& app, Action& action);
-void AddReplayCommand(CLI::App& app, Action& action);
-void AddDiffCommand(CLI::App& app, Action& action);
-void AddSweepCommand(CLI::App& app, Action& action);
-void AddTuneCommand(CLI::App& app, Action& action);
-void AddCompletionCommand(CLI::App& app, Action& action);
-void AddHelpCommand(CLI::App& app, Action& action);  // which main.cc does before it parses
-void AddPythonCommands(CLI::App& app, Action& action);
+Command FormatsCommand();
+Command InfoCommand();
+Command ConvertCommand();
+Command ScalerCommand();
+Command ProfileCommand();
+Command ReplayCommand();
+Command DiffCommand();
+Command SweepCommand();
+Command TuneCommand();
+Command CompletionCommand();
+
+// Returns all commands in the order of `dlsim --help`, those that only the Python package has among
+// them.
+std::vector<Command> Commands();
+
+// Returns what `dlsim --dump-options` prints: JSON of all commands and options, from which the
+// Python package makes its keywords.
+std::string OptionModel();
+
+// An option or argument by name, and a text for it.
+struct GivenText {
+  std::string name, text;
+};
+
+// Runs a command as a function: reads the arguments, then the options, and carries it out. What it
+// writes and says goes to the current caller. Returns the exit code. Throws Canceled if the caller
+// ends the work.
+int CallCommand(std::string_view name, std::span<const std::string> arguments,
+                std::span<const GivenText> options);
+
+// Carries out work and returns its exit code; says why it failed, in one line.
+int RunGuarded(const std::function<int()>& work);
+
+// Refuses, before any work, an output that has no name, is another output, or is a file that a row
+// names or that belongs to a trace; through links as well. Throws UsageError. Arguments, options of
+// a FILE, and values @FILE are inputs.
+void CheckFileArguments(std::span<const OptionRow> rows);
+
+// The same of one output, against inputs that are named in another way, or found: `named_by` is the
+// option or argument that leads to them.
+void CheckOutputAgainst(const std::string& option, const std::string& output,
+                        const std::string& named_by, const std::vector<std::string>& paths);
 
 // Returns docs/keys.md: the keys of all results, and what they mean.
 std::string ResultKeys();
 void AddFormatsKeys(std::vector<KeyTable>& tables);
 void AddInfoKeys(std::vector<KeyTable>& tables);
-
-// An option of a command that only the Python package has.
-struct PythonOption {
-  std::string name;  // without "--"
-  bool takes_value = false;
-};
-
-// Return the long options of a command, and the words that its first argument may be; empty for
-// those that are not written in Python.
-std::vector<PythonOption> PythonOptions(std::string_view command);
-std::vector<std::string> PythonArguments(std::string_view command);
 
 }  // namespace dlsim::sim

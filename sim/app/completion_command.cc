@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlsim completion, written from the options of every command, and dlsim help.
+// dlsim completion, written from the options of every command.
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
-#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "sim/app/commands.h"
-#include "sim/app/option_values.h"
 #include "sim/base/output_file.h"
-#include "sim/base/suggest.h"
 
 namespace dlsim::sim {
 namespace {
@@ -23,59 +20,37 @@ std::string Join(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-// The commands that are shown, those of the Python package too.
-std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
-  std::vector<const CLI::App*> commands;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    if (!command->get_name().empty()) commands.push_back(command);
-  }
-  return commands;
-}
-
-std::vector<std::string> CommandNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : CommandsOf(app)) names.push_back(command->get_name());
+std::string CommandNames(std::span<const Command> commands) {
+  std::string names;
+  for (const Command& command : commands) names += (names.empty() ? "" : " ") + command.name;
   return names;
 }
 
-// A long option as shells complete it.
-struct Completed {
-  std::string name, description;
-  bool takes_value = false;
-  std::vector<std::string> values;  // empty: files
-};
-
-std::vector<Completed> OptionsOf(const CLI::App& command) {
-  std::vector<Completed> options;
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->get_lnames().empty() || option->get_group().empty()) continue;
-    options.push_back({option->get_lnames().front(), option->get_description(),
-                       option->get_items_expected_max() > 0, OfferedValues(option)});
-  }
-  for (const PythonOption& option : PythonOptions(command.get_name())) {
-    const CLI::Option* const same =
-        command.get_parent()->get_subcommand("replay")->get_option_no_throw("--" + option.name);
-    options.push_back({.name = option.name,
-                       .description = "",
-                       .takes_value = option.takes_value,
-                       .values = OfferedValues(same)});
-  }
+// The options of a command that its help shows, --help first.
+std::vector<OptionRow> OptionsOf(const Command& command) {
+  std::vector<OptionRow> options = {
+      {.name = "--help", .help = "Print this help message and exit", .takes = Takes::kNothing}};
+  std::ranges::copy_if(command.rows, std::back_inserter(options), [](const OptionRow& row) {
+    return !row.is_argument() && !row.group.empty();
+  });
   return options;
 }
 
 // The words that a command takes first, or everywhere; empty: files.
 struct Words {
-  std::vector<std::string> words;
+  std::string words;
   bool everywhere = false;
 };
 
-Words ArgumentsOf(const CLI::App& command) {
-  if (const std::vector<std::string> inner = CommandNames(command); !inner.empty()) return {inner};
-  for (const CLI::Option* option : command.get_options()) {
-    if (!option->get_positional()) continue;
-    return {OfferedValues(option), option->get_items_expected_max() > 1};
-  }
-  return {.words = PythonArguments(command.get_name())};
+Words ArgumentsOf(const Command& command) {
+  const auto row = std::ranges::find_if(command.rows, &OptionRow::is_argument);
+  if (row == command.rows.end()) return {};
+  return {Join(row->names), row->takes == Takes::kSeveral};
+}
+
+// What may also be left out is not asked for.
+bool TakesValue(const OptionRow& option) {
+  return option.takes == Takes::kOne || option.takes == Takes::kSeveral;
 }
 
 // Puts a backslash before each of `special`.
@@ -95,12 +70,12 @@ std::string ShellQuoted(std::string_view text) {
   return quoted + "'";
 }
 
-std::string FishOption(const Completed& option, const std::string& chosen) {
-  std::string line = "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + option.name;
-  if (option.takes_value) {
-    line += option.values.empty() ? " -r" : " -x -a " + ShellQuoted(Join(option.values));
+std::string FishOption(const OptionRow& option, const std::string& chosen) {
+  std::string line = "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + option.long_name();
+  if (TakesValue(option)) {
+    line += option.names.empty() ? " -r" : " -x -a " + ShellQuoted(Join(option.names));
   }
-  if (!option.description.empty()) line += " -d " + ShellQuoted(option.description);
+  if (!option.help.empty()) line += " -d " + ShellQuoted(option.help);
   return line + "\n";
 }
 
@@ -120,39 +95,37 @@ struct BashWords {
   Cases values, options, words;
 };
 
-void AddBashCommands(const CLI::App& app, BashWords& all) {
-  for (const CLI::App* command : CommandsOf(app)) {
-    const std::string& name = command->get_name();
-    std::string options;
-    for (const Completed& option : OptionsOf(*command)) {
-      options += (options.empty() ? "--" : " --") + option.name;
-      if (!option.values.empty()) {
-        all.values[Join(option.values)].push_back(ShellQuoted(name + " --" + option.name));
-      }
+void AddBashCommand(const Command& command, BashWords& all) {
+  std::string options;
+  for (const OptionRow& option : OptionsOf(command)) {
+    options += (options.empty() ? "--" : " --") + option.long_name();
+    if (!option.names.empty()) {
+      all.values[Join(option.names)].push_back(
+          ShellQuoted(command.name + " --" + option.long_name()));
     }
-    if (!options.empty()) all.options[options].push_back(ShellQuoted(name));
-    const Words arguments = ArgumentsOf(*command);
-    if (!arguments.words.empty()) {
-      all.words[Join(arguments.words)].push_back(ShellQuoted(name) +
-                                                 (arguments.everywhere ? "\\ *" : "\\ 2"));
-    }
+  }
+  all.options[options].push_back(ShellQuoted(command.name));
+  const Words arguments = ArgumentsOf(command);
+  if (!arguments.words.empty()) {
+    all.words[arguments.words].push_back(ShellQuoted(command.name) +
+                                         (arguments.everywhere ? "\\ *" : "\\ 2"));
   }
 }
 
-std::string ZshOption(const Completed& option) {
-  std::string spec = "*--" + option.name;
-  if (!option.description.empty()) spec += "[" + Escape(option.description, "[]:") + "]";
-  if (!option.takes_value) return spec;
-  const std::string values = Join(option.values);
+std::string ZshOption(const OptionRow& option) {
+  std::string spec = "*--" + option.long_name();
+  if (!option.help.empty()) spec += "[" + Escape(option.help, "[]:") + "]";
+  if (!TakesValue(option)) return spec;
+  const std::string values = Join(option.names);
   if (values.empty()) return spec + ":value:_files";
   // No blank after what ends in '='.
   if (values.ends_with('=')) return spec + ":value:{compadd -S \"\" -- " + values + "}";
   return spec + ":value:(" + values + ")";
 }
 
-std::string BashCompletion(const CLI::App& app) {
+std::string BashCompletion(std::span<const Command> commands) {
   BashWords all;
-  AddBashCommands(app, all);
+  for (const Command& command : commands) AddBashCommand(command, all);
   // Bash takes '=' as a word of its own: --policy=torch.
   return "# bash completion of dlsim\n_dlsim() {\n"
          "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
@@ -160,7 +133,7 @@ std::string BashCompletion(const CLI::App& app) {
          "  if [[ $cur == = ]]; then cur=\n"
          "  elif [[ $prev == = ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
          "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=" +
-         ShellQuoted(Join(CommandNames(app)) + " --help --version") +
+         ShellQuoted(CommandNames(commands) + " --help --version") +
          "\n  else case \"$command $prev\" in\n" + BashCases(all.values) +
          "    *) if [[ $cur == -* ]]; then case $command in\n" + BashCases(all.options) +
          "    esac; else case \"$command $COMP_CWORD\" in\n" + BashCases(all.words) +
@@ -170,24 +143,21 @@ std::string BashCompletion(const CLI::App& app) {
          "complete -o bashdefault -o default -F _dlsim dlsim\n";
 }
 
-std::string ZshCompletion(const CLI::App& app) {
+std::string ZshCompletion(std::span<const Command> commands) {
   std::string names, cases;
-  for (const CLI::App* command : CommandsOf(app)) {
-    names += "    " +
-             ShellQuoted(command->get_name() + ":" + Escape(command->get_description(), ":")) +
-             "\n";
-    cases += "    " + command->get_name() + ") _arguments";
-    const Words arguments = ArgumentsOf(*command);
-    const std::string words = Join(arguments.words);
-    if (!words.empty() && !arguments.everywhere) {
+  for (const Command& command : commands) {
+    names += "    " + ShellQuoted(command.name + ":" + Escape(command.description, ":")) + "\n";
+    cases += "    " + command.name + ") _arguments";
+    const auto [words, everywhere] = ArgumentsOf(command);
+    if (!words.empty() && !everywhere) {
       cases += " \\\n      " + ShellQuoted("1:argument:(" + words + ")");
     }
-    for (const Completed& option : OptionsOf(*command)) {
+    for (const OptionRow& option : OptionsOf(command)) {
       cases += " \\\n      " + ShellQuoted(ZshOption(option));
     }
-    const bool everywhere = !words.empty() && arguments.everywhere;
-    cases += " \\\n      " +
-             ShellQuoted(everywhere ? "*:argument:(" + words + ")" : "*:file:_files") + " ;;\n";
+    const bool all = !words.empty() && everywhere;
+    cases +=
+        " \\\n      " + ShellQuoted(all ? "*:argument:(" + words + ")" : "*:file:_files") + " ;;\n";
   }
   return "#compdef dlsim\n_dlsim() {\n  local -a commands\n  commands=(\n" + names +
          "  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n"
@@ -195,14 +165,14 @@ std::string ZshCompletion(const CLI::App& app) {
          cases + "  esac\n}\ncompdef _dlsim dlsim\n";
 }
 
-std::string FishCompletion(const CLI::App& app) {
+std::string FishCompletion(std::span<const Command> commands) {
   std::string script = "# fish completion of dlsim\n";
-  for (const CLI::App* command : CommandsOf(app)) {
+  for (const Command& command : commands) {
     script += fmt::format("complete -c dlsim -f -n __fish_use_subcommand -a {} -d {}\n",
-                          command->get_name(), ShellQuoted(command->get_description()));
-    const std::string chosen = "__fish_seen_subcommand_from " + command->get_name();
-    for (const Completed& option : OptionsOf(*command)) script += FishOption(option, chosen);
-    const std::string words = Join(ArgumentsOf(*command).words);
+                          command.name, ShellQuoted(command.description));
+    const std::string chosen = "__fish_seen_subcommand_from " + command.name;
+    for (const OptionRow& option : OptionsOf(command)) script += FishOption(option, chosen);
+    const std::string words = ArgumentsOf(command).words;
     if (words.empty()) continue;
     script +=
         fmt::format("complete -c dlsim -f -n {} -a {}\n", ShellQuoted(chosen), ShellQuoted(words));
@@ -210,38 +180,35 @@ std::string FishCompletion(const CLI::App& app) {
   return script;
 }
 
+using Script = std::string (*)(std::span<const Command> commands);
+
+struct CompletionOptions {
+  Script script = nullptr;
+
+  void Visit(OptionRows& option) {
+    option
+        .Choice<Script>(
+            "SHELL", script,
+            {{"bash", BashCompletion}, {"zsh", ZshCompletion}, {"fish", FishCompletion}}, "",
+            "bash, zsh or fish")
+        .required = true;
+  }
+};
+
+int RunCompletion(const CompletionOptions& options) {
+  WriteOutput("-", options.script(Commands()));
+  return 0;
+}
+
 }  // namespace
 
-void AddCompletionCommand(CLI::App& app, Action& action) {
-  const auto shell = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("completion", "Print completion for bash, zsh or fish");
-  OfferValues(command->add_option("SHELL", *shell, "bash, zsh or fish"), {"bash", "zsh", "fish"})
-      ->required();
-  command->footer(
+Command CompletionCommand() {
+  return MakeCommand<CompletionOptions>(
+      RunCompletion, "completion", "Print completion for bash, zsh or fish",
       "Examples:\n"
       "  source <(dlsim completion bash)\n"
       "  dlsim completion zsh > ~/.zfunc/_dlsim\n"
       "  dlsim completion fish > ~/.config/fish/completions/dlsim.fish");
-  command->callback([shell, &app, &action] {
-    action = [shell, &app] {
-      const size_t chosen = ParseChoice("SHELL", *shell, {"bash", "zsh", "fish"});
-      WriteOutput("-", chosen == 0   ? BashCompletion(app)
-                       : chosen == 1 ? ZshCompletion(app)
-                                     : FishCompletion(app));
-      return 0;
-    };
-  });
-}
-
-void AddHelpCommand(CLI::App& app, Action& /*action*/) {
-  CLI::App* command = app.add_subcommand("help", "Show the options and examples of a command");
-  std::vector<std::string> names;
-  for (const CLI::App* other : app.get_subcommands(nullptr)) names.push_back(other->get_name());
-  OfferValues(command->add_option("COMMAND", "The command (default: list all)"), std::move(names))
-      ->expected(0, 2);
-  command->footer(
-      "Examples:\n"
-      "  dlsim help replay");
 }
 
 }  // namespace dlsim::sim

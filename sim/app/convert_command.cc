@@ -24,22 +24,24 @@ struct ConvertCommandOptions {
 };
 
 void ConvertCommandOptions::Visit(OptionRows& option) {
-  OptionRows direction = option.OneOf("Direction");
-  direction("--to", to, "FORMAT", "Encode floats to this format", FormatNames());
-  direction("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames());
+  const char* const direction = "Direction";
+  option("--to", to, "FORMAT", "Encode floats to this format", FormatNames()).one_of = direction;
+  option("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames()).one_of =
+      direction;
   conversion.Visit(option);
   option("--scale", scale, "S",
          "Multiply by S in float32 before encoding, or by its reciprocal after decoding (default "
          "1)");
   VisitNpyVoid(option, npy_void);
   for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
-    option.Named(name).Excludes("--from");
+    option.Named(name).excludes = "--from";
   }
   VisitDevice(option, device);
   option.Threads();
   option.Argument("IN", input, "Input .npy file: f2, f4 or f8 values, or uint16 or uint32 codes")
-      .Required();
-  option.Argument("OUT", output, "Output .npy file; - is standard output").Required();
+      .required = true;
+  OptionRow& out = option.Argument("OUT", output, "Output .npy file; - is standard output");
+  out.required = out.is_output = true;
 }
 
 int RunConvert(const ConvertCommandOptions& options) {
@@ -62,9 +64,9 @@ int RunConvert(const ConvertCommandOptions& options) {
 
 }  // namespace
 
-void AddConvertCommand(CLI::App& app, Action& action) {
-  AddCommand<ConvertCommandOptions>(
-      app, action, RunConvert, "convert", "Convert a .npy file to the codes of a format, or back",
+Command ConvertCommand() {
+  return MakeCommand<ConvertCommandOptions>(
+      RunConvert, "convert", "Convert a .npy file to the codes of a format, or back",
       "Examples:\n"
       "  dlsim convert --to cb16 --scale 2^15 g.npy codes.npy\n"
       "  dlsim convert --to fp8-e4m3 --rounding sr --seed 7 g.npy codes.npy\n"

@@ -27,8 +27,8 @@ struct DiffOptions {
 
   void Visit(OptionRows& option) {
     constexpr const char* kRun = "A trace, in any form that dlsim replay reads, or a profile";
-    option.Argument("A", a, kRun).Required();
-    option.Argument("B", b, kRun).Required();
+    option.Argument("A", a, kRun).required = true;
+    option.Argument("B", b, kRun).required = true;
     VisitReading(option, trace);
     option.Group("Comparison");
     option("--align", alignment, "RULE",
@@ -98,9 +98,9 @@ int RunDiff(const DiffOptions& options) {
 
 }  // namespace
 
-void AddDiffCommand(CLI::App& app, Action& action) {
-  AddCommand<DiffOptions>(
-      app, action, RunDiff, "diff",
+Command DiffCommand() {
+  return MakeCommand<DiffOptions>(
+      RunDiff, "diff",
       "Compare two runs of one model: where they diverge, and by how much in each tensor",
       "Examples:\n"
       "  dlsim diff runs/float32 runs/bf16\n"

@@ -18,10 +18,10 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
     expectations.push_back(ParseExpectation(text, kExpectOption));
   };
   option.Group(kOutputGroup);
-  option.ReadEach(
-      kExpectOption, read, "EXPRESSION",
-      "Check a figure of the result, such as '" + example +
-          "'; repeatable; if it is not so, exit with code 1 and a line on standard error");
+  option.Read(kExpectOption, read, "EXPRESSION",
+              "Check a figure of the result, such as '" + example +
+                  "'; repeatable; if it is not so, exit with code 1 and a line on standard error",
+              {}, Takes::kSeveral);
 }
 
 void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures,

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/app/file_arguments.h"
-
-#include <sys/stat.h>
-#include <CLI/CLI.hpp>
+#include "sim/app/commands.h"
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -22,57 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 5> kOutputs = {"json", "csv", "summaries", "output", "out"};
-
 // A file that the command line names.
 struct FileArgument {
   std::string option;  // as users write it
   std::string path;
 };
-
-struct FileArguments {
-  std::vector<FileArgument> inputs, outputs;
-};
-
-std::string OptionName(const CLI::Option& option) {
-  if (option.get_positional()) return option.get_name(true);
-  if (!option.get_snames().empty()) return "-" + option.get_snames().front();
-  return "--" + option.get_lnames().front();
-}
-
-bool IsOutput(const CLI::Option& option) {
-  if (option.get_items_expected_max() == 0) return false;  // a flag
-  if (option.get_positional()) return option.get_name(true) == "OUT";
-  const std::vector<std::string>& names = option.get_lnames();
-  if (names.empty()) return false;
-  return std::ranges::find(kOutputs, names.front()) != kOutputs.end();
-}
-
-void AddInputs(const CLI::Option& option, FileArguments& files) {
-  const bool names_files = option.get_positional() || option.get_option_text() == "FILE";
-  for (const std::string& value : option.results()) {
-    const bool is_list = value.starts_with('@');
-    if (names_files) files.inputs.push_back({OptionName(option), value});
-    if (is_list) files.inputs.push_back({OptionName(option), value.substr(1)});
-  }
-}
-
-FileArguments CollectFiles(const CLI::App& app) {
-  FileArguments files;
-  for (const CLI::App* command : app.get_subcommands()) {
-    for (const CLI::Option* option : command->get_options()) {
-      if (!IsOutput(*option)) {
-        AddInputs(*option, files);
-      } else if (option->count() > 0) {
-        files.outputs.push_back({OptionName(*option), option->results().back()});
-      }
-    }
-    FileArguments deeper = CollectFiles(*command);
-    std::ranges::move(deeper.inputs, std::back_inserter(files.inputs));
-    std::ranges::move(deeper.outputs, std::back_inserter(files.outputs));
-  }
-  return files;
-}
 
 bool IsRegular(const std::string& path) {
   std::error_code failed;
@@ -153,14 +103,25 @@ void CheckOutputAgainst(const std::string& option, const std::string& output,
   CheckOutput({option, output}, inputs);
 }
 
-void CheckFileArguments(const CLI::App& app) {
-  const FileArguments files = CollectFiles(app);
-  for (size_t i = 0; i < files.outputs.size(); ++i) {
-    const FileArgument& output = files.outputs[i];
-    CheckOutput(output, files.inputs);
+void CheckFileArguments(std::span<const OptionRow> rows) {
+  std::vector<FileArgument> inputs, outputs;
+  for (const OptionRow& row : rows) {
+    const std::string name = row.name.substr(0, row.name.find(','));
+    for (const std::string& text : row.given) {
+      if (row.is_output) {
+        outputs.push_back({name, text});
+        continue;
+      }
+      if (row.is_argument() || row.value == "FILE") inputs.push_back({name, text});
+      if (text.starts_with('@')) inputs.push_back({name, text.substr(1)});
+    }
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const FileArgument& output = outputs[i];
+    CheckOutput(output, inputs);
     for (size_t k = 0; k < i; ++k) {
-      if (!IsSameOutput(files.outputs[k].path, output.path)) continue;
-      throw UsageError(output.option, "taken by " + files.outputs[k].option, "another file",
+      if (!IsSameOutput(outputs[k].path, output.path)) continue;
+      throw UsageError(output.option, "taken by " + outputs[k].option, "another file",
                        Quoted(output.path));
     }
   }

@@ -186,10 +186,10 @@ void AddFormatsKeys(std::vector<KeyTable>& tables) {
       "", [](RowSink& row) { FormatsRows({}, {}, row); }, tables);
 }
 
-void AddFormatsCommand(CLI::App& app, Action& action) {
-  AddCommand<FormatsOptions>(app, action, RunFormats, "formats",
-                             "Print the table of number formats",
-                             "Examples:\n  dlsim formats\n  dlsim formats e6m5 cb16 --json");
+Command FormatsCommand() {
+  return MakeCommand<FormatsOptions>(
+      RunFormats, "formats", "Print the table of number formats",
+      "Examples:\n  dlsim formats\n  dlsim formats e6m5 cb16 --json");
 }
 
 }  // namespace dlsim::sim

@@ -18,7 +18,6 @@
 #include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 #include "sim/app/commands.h"
-#include "sim/app/file_arguments.h"
 #include "sim/app/gradient_input.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/base/output_file.h"
@@ -217,13 +216,13 @@ int RunInfo(InfoOptions options) {
 
 void AddInfoKeys(std::vector<KeyTable>& tables) { AddKeys<TraceInfo>("", tables); }
 
-void AddInfoCommand(CLI::App& app, Action& action) {
-  AddCommand<InfoOptions>(app, action, RunInfo, "info",
-                          "List the steps and tensors of a trace or profile",
-                          "Examples:\n"
-                          "  dlsim info runs/lm-kjv\n"
-                          "  dlsim info runs/lm-kjv --json info.json\n"
-                          "  dlsim info lm-kjv.profile");
+Command InfoCommand() {
+  return MakeCommand<InfoOptions>(RunInfo, "info",
+                                  "List the steps and tensors of a trace or profile",
+                                  "Examples:\n"
+                                  "  dlsim info runs/lm-kjv\n"
+                                  "  dlsim info runs/lm-kjv --json info.json\n"
+                                  "  dlsim info lm-kjv.profile");
 }
 
 }  // namespace dlsim::sim

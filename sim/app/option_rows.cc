@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/option_rows.h"
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <iterator>
+#include <set>
 
 #include "dlsim/error.h"
+#include "dlsim/format.h"
+#include "dlsim/scaled_format.h"
+#include "dlsim/sim/policies.h"
 #include "sim/base/number.h"
 #include "src/base/set_threads.h"
 
@@ -20,25 +25,11 @@ uint64_t ParsePositive(const std::string& option, const std::string& text) {
   return static_cast<uint64_t>(value);
 }
 
-OptionRow Offer(CLI::Option* option, std::vector<std::string> offered) {
-  return OptionRow(offered.empty() ? *option : *OfferValues(option, std::move(offered)));
-}
-
 }  // namespace
 
-OptionRow& OptionRow::Required() {
-  option_.required();
-  return *this;
-}
-
-OptionRow& OptionRow::Excludes(const std::string& name) {
-  option_.excludes(name);
-  return *this;
-}
-
-OptionRow& OptionRow::TakeAll() {
-  option_.expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  return *this;
+void OptionRow::Read(const std::string& text) {
+  given.push_back(text);
+  read(text);
 }
 
 // All of 64 bits, which ParseInteger does not have.
@@ -66,72 +57,88 @@ void ReadValue(const std::string& option, const std::string& text, std::optional
   if (!text.empty()) value = ParseNumber(text, option);
 }
 
-void OptionRows::Group(const char* group) { command_.option_defaults()->group(group); }
-
-OptionRows OptionRows::OneOf(const std::string& group) {
-  CLI::Option_group* const options = command_.add_option_group(group);
-  options->require_option(1);
-  return OptionRows(*options);
+void ReadValue(const std::string&, const std::string& text, std::optional<std::string>& value) {
+  if (!text.empty()) value = text;
 }
 
-OptionRow OptionRows::Named(const std::string& name) {
-  return OptionRow(*command_.get_option(name));
+std::vector<std::string> FormatNames() {
+  std::vector<std::string> names;
+  for (const FormatRow& row : kFormats) names.emplace_back(row.name);
+  return names;
 }
 
-template <TextField T>
-OptionRow OptionRows::Argument(const std::string& name, T& field, const std::string& help,
-                               std::vector<std::string> offered) {
-  return Offer(command_.add_option(name, field, help), std::move(offered));
+std::vector<std::string> FormatNamesAndScaled() {
+  std::vector<std::string> names = FormatNames();
+  std::ranges::move(ScaledFormatNames(), std::back_inserter(names));
+  return names;
 }
 
-template <TextField T>
-OptionRow OptionRows::Text(const std::string& name, T& field, const char* value,
-                           const std::string& help, std::vector<std::string> offered) {
-  CLI::Option* const option = command_.add_option(name, field, help);
-  return Offer(option->option_text(value)->allow_extra_args(false), std::move(offered));
+std::vector<std::string> ScaledFormatNames() {
+  std::vector<std::string> names;
+  for (const ScaledFormat& row : kScaledFormats) names.emplace_back(row.name);
+  return names;
 }
 
-template OptionRow OptionRows::Argument(const std::string&, std::string&, const std::string&,
-                                        std::vector<std::string>);
-template OptionRow OptionRows::Argument(const std::string&, std::optional<std::string>&,
-                                        const std::string&, std::vector<std::string>);
-template OptionRow OptionRows::Argument(const std::string&, std::vector<std::string>&,
-                                        const std::string&, std::vector<std::string>);
-template OptionRow OptionRows::Text(const std::string&, std::string&, const char*,
-                                    const std::string&, std::vector<std::string>);
-template OptionRow OptionRows::Text(const std::string&, std::optional<std::string>&, const char*,
-                                    const std::string&, std::vector<std::string>);
-template OptionRow OptionRows::Text(const std::string&, std::vector<std::string>&, const char*,
-                                    const std::string&, std::vector<std::string>);
-
-OptionRow OptionRows::operator()(const std::string& name, bool& field, const std::string& help) {
-  return OptionRow(*command_.add_flag(name, field, help));
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  for (const PolicyInfo& policy : Policies()) names.emplace_back(policy.name);
+  return names;
 }
 
-OptionRow OptionRows::OptionalValue(const std::string& name_and_value, std::string& field,
-                                    const char* value, const std::string& help) {
-  return OptionRow(*command_.add_flag(name_and_value, field, help)->option_text(value));
+std::vector<std::string> PolicyNamesAndAll() {
+  std::vector<std::string> names = PolicyNames();
+  names.emplace_back("all");
+  return names;
 }
 
-OptionRow OptionRows::operator()(const std::string& name, uint64_t& field,
-                                 const std::string& help) {
+std::vector<std::string> ParameterNames() {
+  std::set<std::string> keys;
+  for (const PolicyInfo& policy : Policies()) {
+    for (const ParameterInfo& parameter : policy.parameters) {
+      keys.insert(std::string(parameter.name) + "=");
+    }
+  }
+  return {keys.begin(), keys.end()};
+}
+
+OptionRow& OptionRows::Named(std::string_view name) {
+  return *std::ranges::find(rows_, name, &OptionRow::name);
+}
+
+OptionRow& OptionRows::operator()(const std::string& name, bool& field, const std::string& help) {
+  const auto read = [&field](const std::string& text) { field = text == "true"; };
+  return Read(name, read, "", help, {}, Takes::kNothing);
+}
+
+OptionRow& OptionRows::OptionalValue(const std::string& name, std::string& field, const char* value,
+                                     const char* value_if_none, const std::string& help) {
+  OptionRow& row = (*this)(name, field, value, help);
+  row.takes = Takes::kMaybeOne;
+  row.value_if_none = value_if_none;
+  return row;
+}
+
+OptionRow& OptionRows::operator()(const std::string& name, uint64_t& field,
+                                  const std::string& help) {
   return (*this)(name, field, "N", help + " (default " + std::to_string(field) + ")");
 }
 
-OptionRow OptionRows::Read(const std::string& name, const Reader& read, const char* value,
-                           const std::string& help, std::vector<std::string> offered) {
-  CLI::Option* const option = command_.add_option_function<std::string>(name, read, help);
-  return Offer(option->option_text(value), std::move(offered));
+OptionRow& OptionRows::Read(const std::string& name, Reader read, const char* value,
+                            const std::string& help, Names names, Takes takes) {
+  return rows_.emplace_back(OptionRow{.name = name,
+                                      .value = value,
+                                      .help = help,
+                                      .takes = takes,
+                                      .read = std::move(read),
+                                      .names = std::move(names),
+                                      .group = group_});
 }
 
-OptionRow OptionRows::ReadEach(const std::string& name, const Reader& read, const char* value,
-                               const std::string& help, std::vector<std::string> offered) {
-  const auto read_all = [read](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) read(text);
-  };
-  CLI::Option* const option =
-      command_.add_option_function<std::vector<std::string>>(name, read_all, help);
-  return Offer(option->option_text(value)->allow_extra_args(false), std::move(offered));
+OptionRow& OptionRows::Output(const std::string& name, std::optional<std::string>& field,
+                              const std::string& help) {
+  OptionRow& row = (*this)(name, field, "FILE", help + "; - is standard output");
+  row.is_output = true;
+  return row;
 }
 
 void OptionRows::Threads() {

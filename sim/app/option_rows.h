@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of a command, each written once: its name, the field that it fills, what stands for
-// its value, and its help. A struct of options has them in Visit(OptionRows&). The help, shell
-// completion, `dlsim --dump-options` (Python's keywords) and the values in results come from it.
-// CLI11, which takes six seconds to compile, is behind it: only what implements it includes that.
+// The options and arguments of a command as data, each written once: its name, what stands for its
+// value, its help, and a reader of its text, which fills a field. A struct of options declares its
+// rows in Visit(OptionRows&). The command line, the help, shell completion and Python's keywords
+// come from the rows.
 #pragma once
 
 #include <concepts>
@@ -15,13 +15,7 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
-#include "sim/app/option_values.h"
 #include "sim/base/suggest.h"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace dlsim::sim {
 
@@ -31,13 +25,45 @@ inline constexpr const char* kEmulationGroup = "Emulation";
 inline constexpr const char* kComputationGroup = "Computation";
 inline constexpr const char* kOutputGroup = "Output";
 
+// What follows the name of an option: a flag takes nothing; several values are given by repeating
+// the option, or are all words that follow as arguments.
+enum class Takes : uint8_t { kNothing, kMaybeOne, kOne, kSeveral };
+
+struct OptionRow {
+  using Reader = std::function<void(const std::string& text)>;
+
+  std::string name = {};   // "--format" or "-o,--output"; of an argument "TRACE"
+  std::string value = {};  // what stands for its value in the help
+  std::string help = {};
+  Takes takes = Takes::kOne;
+  Reader read = {};                     // a flag reads "true" or "false"
+  std::vector<std::string> names = {};  // that the value may be; empty: any text, or a file
+  std::string group = "Options";        // of the help; empty: not in the help
+  std::string value_if_none = {};       // of kMaybeOne
+  std::string one_of = {};              // the options of this group of which one must be given
+  std::string excludes = {};            // the name of another option
+  bool required = false;
+  bool is_output = false;               // the file is written
+  bool repeats = false;                 // may be repeated, although the help says one
+  std::vector<std::string> given = {};  // what was read
+
+  bool is_argument() const { return !name.starts_with('-'); }
+  std::string long_name() const { return name.substr(name.rfind("--") + 2); }  // of an option
+  void Read(const std::string& text);
+};
+
 // How the text of an option becomes its value; these throw UsageError, which names the option. An
 // integer is 0 or more, or 1 or more where it may be missing.
 void ReadValue(const std::string& option, const std::string& text, uint64_t& value);
 void ReadValue(const std::string& option, const std::string& text, std::optional<uint64_t>& value);
-// An empty text is no number, as if the option were not given.
+// An empty text is as if the option were not given.
 void ReadValue(const std::string& option, const std::string& text, std::optional<int64_t>& value);
 void ReadValue(const std::string& option, const std::string& text, std::optional<double>& value);
+void ReadValue(const std::string& option, const std::string& text,
+               std::optional<std::string>& value);
+inline void ReadValue(const std::string&, const std::string& text, std::string& value) {
+  value = text;
+}
 template <NamedEnum E>
 void ReadValue(const std::string& option, const std::string& text, E& value) {
   value = ParseNamed<E>(option, text);
@@ -46,86 +72,74 @@ template <NamedEnum E>
 void ReadValue(const std::string& option, const std::string& text, std::optional<E>& value) {
   value = ParseNamed<E>(option, text);
 }
-template <NamedEnum E>
-void ReadValue(const std::string& option, const std::string& text, std::vector<E>& values) {
-  values.push_back(ParseNamed<E>(option, text));
+template <class T>
+void ReadValue(const std::string& option, const std::string& text, std::vector<T>& values) {
+  T value{};
+  ReadValue(option, text, value);
+  values.push_back(std::move(value));
 }
 
-template <class T>
-concept TextField = std::same_as<T, std::string> || std::same_as<T, std::optional<std::string>> ||
-    std::same_as<T, std::vector<std::string>>;
+// Return the names of number formats, of policies and "all", and of their parameters, as KEY=: what
+// ends in '=' is the beginning of a value.
+std::vector<std::string> FormatNames();
+std::vector<std::string> FormatNamesAndScaled();  // and of those with scales of their own
+std::vector<std::string> ScaledFormatNames();     // these alone
+std::vector<std::string> PolicyNames();
+std::vector<std::string> PolicyNamesAndAll();
+std::vector<std::string> ParameterNames();
 
-// An option that was declared.
-class OptionRow {
- public:
-  explicit OptionRow(CLI::Option& option) : option_(option) {}
-
-  OptionRow& Required();
-  OptionRow& Excludes(const std::string& name);
-  // Where it is given several times, all values are taken, as of a list; the help says one.
-  OptionRow& TakeAll();
-
- private:
-  CLI::Option& option_;
-};
-
+// Appends rows to those of a command. What a call returns can be completed until the next call.
 class OptionRows {
  public:
-  // Reads the text of one value.
-  using Reader = std::function<void(const std::string& text)>;
+  using Names = std::vector<std::string>;
+  using Reader = OptionRow::Reader;
 
-  // Declares the options of the command, whose fields live as long as it.
-  explicit OptionRows(CLI::App& command) : command_(command) {}
+  // The fields that the rows fill live as long as they.
+  explicit OptionRows(std::vector<OptionRow>& rows) : rows_(rows) {}
 
   // The options that follow are in this group of the help.
-  void Group(const char* group);
-
-  // Options of which one must be given, as a group.
-  OptionRows OneOf(const std::string& group);
+  void Group(const char* group) { group_ = group; }
 
   // The option of this name that was declared before.
-  OptionRow Named(const std::string& name);
+  OptionRow& Named(std::string_view name);
 
   // An argument, such as TRACE.
-  template <TextField T>
-  OptionRow Argument(const std::string& name, T& field, const std::string& help,
-                     std::vector<std::string> offered = {});
+  template <class T>
+  OptionRow& Argument(const std::string& name, T& field, const std::string& help,
+                      Names names = {}) {
+    return (*this)(name, field, "", help, std::move(names));
+  }
 
   // A flag.
-  OptionRow operator()(const std::string& name, bool& field, const std::string& help);
+  OptionRow& operator()(const std::string& name, bool& field, const std::string& help);
 
-  // A flag that takes a value after '='; without one it is what stands in braces after the name.
-  OptionRow OptionalValue(const std::string& name_and_value, std::string& field, const char* value,
-                          const std::string& help);
+  // A flag that takes a value after '='; without one it is `value_if_none`.
+  OptionRow& OptionalValue(const std::string& name, std::string& field, const char* value,
+                           const char* value_if_none, const std::string& help);
 
   // An option with a value, for which `value` stands in the help; where the field is a list, it may
-  // be given several times. `offered` are names that the value may be; those of an enum are known.
+  // be given several times. `names` are those that the value may be; those of an enum are known.
   template <class T>
-  OptionRow operator()(const std::string& name, T& field, const char* value,
-                       const std::string& help, std::vector<std::string> offered = {}) {
-    if constexpr (TextField<T>) {
-      return Text(name, field, value, help, std::move(offered));
-    } else {
-      const auto read = [name, &field](const std::string& text) { ReadValue(name, text, field); };
-      if constexpr (requires { NamesOf<T>(); }) offered = Texts(NamesOf<T>());
-      if constexpr (requires { NamesOf<typename T::value_type>(); }) {
-        offered = Texts(NamesOf<typename T::value_type>());
-      }
-      if constexpr (requires { field.push_back({}); }) {
-        return ReadEach(name, read, value, help, std::move(offered));
-      }
-      return Read(name, read, value, help, std::move(offered));
+  OptionRow& operator()(const std::string& name, T& field, const char* value,
+                        const std::string& help, Names names = {}) {
+    constexpr bool is_list = !std::same_as<T, std::string> && requires { field.push_back({}); };
+    if constexpr (requires { NamesOf<T>(); }) names = Texts(NamesOf<T>());
+    if constexpr (requires { NamesOf<typename T::value_type>(); }) {
+      names = Texts(NamesOf<typename T::value_type>());
     }
+    return Read(
+        name, [name, &field](const std::string& text) { ReadValue(name, text, field); }, value,
+        help, std::move(names), is_list ? Takes::kSeveral : Takes::kOne);
   }
 
   // A count, whose default value the help tells.
-  OptionRow operator()(const std::string& name, uint64_t& field, const std::string& help);
+  OptionRow& operator()(const std::string& name, uint64_t& field, const std::string& help);
 
   // One of several names, and what each stands for.
   template <class T, class Field>
-  OptionRow Choice(const std::string& name, Field& field,
-                   const std::vector<std::pair<std::string_view, T>>& choices, const char* value,
-                   const std::string& help) {
+  OptionRow& Choice(const std::string& name, Field& field,
+                    const std::vector<std::pair<std::string_view, T>>& choices, const char* value,
+                    const std::string& help) {
     std::vector<std::string_view> names;
     for (const auto& choice : choices) names.push_back(choice.first);
     const auto read = [name, names, choices, &field](const std::string& text) {
@@ -134,17 +148,13 @@ class OptionRows {
     return Read(name, read, value, help, Texts(names));
   }
 
-  // An option whose text is read in a way of its own, at once; and one that may be repeated.
-  OptionRow Read(const std::string& name, const Reader& read, const char* value,
-                 const std::string& help, std::vector<std::string> offered = {});
-  OptionRow ReadEach(const std::string& name, const Reader& read, const char* value,
-                     const std::string& help, std::vector<std::string> offered = {});
+  // An option whose text is read in a way of its own, at once.
+  OptionRow& Read(const std::string& name, Reader read, const char* value, const std::string& help,
+                  Names names = {}, Takes takes = Takes::kOne);
 
   // A file to write; the help adds that it may be standard output.
-  OptionRow Output(const std::string& name, std::optional<std::string>& field,
-                   const std::string& help) {
-    return (*this)(name, field, "FILE", help + "; - is standard output");
-  }
+  OptionRow& Output(const std::string& name, std::optional<std::string>& field,
+                    const std::string& help);
 
   // Adds --threads, which takes effect at once.
   void Threads();
@@ -153,14 +163,12 @@ class OptionRows {
   void Memory(uint64_t& bytes);
 
  private:
-  static std::vector<std::string> Texts(const std::vector<std::string_view>& names) {
+  static Names Texts(const std::vector<std::string_view>& names) {
     return {names.begin(), names.end()};
   }
-  template <TextField T>
-  OptionRow Text(const std::string& name, T& field, const char* value, const std::string& help,
-                 std::vector<std::string> offered);
 
-  CLI::App& command_;
+  std::vector<OptionRow>& rows_;
+  std::string group_ = "Options";
 };
 
 }  // namespace dlsim::sim

@@ -275,9 +275,10 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
   option.Threads();
   option.Memory(memory_bytes);
   option.Group(kOutputGroup);
-  option("-o,--output", output, "FOLDER",
-         "The profile to write, or to continue: steps that are there are skipped")
-      .Required();
+  OptionRow& folder =
+      option("-o,--output", output, "FOLDER",
+             "The profile to write, or to continue: steps that are there are skipped");
+  folder.required = folder.is_output = true;
   option("--restart", restart, "Remove the steps of a profile that is there, and start over");
   option.Output("--json", json, "Write what the profile holds as JSON");
   option("--quiet", quiet, "No summary, notes or progress; errors only");
@@ -285,9 +286,9 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
 
 }  // namespace
 
-void AddProfileCommand(CLI::App& app, Action& action) {
-  AddCommand<ProfileCommandOptions>(
-      app, action, RunProfile, "profile",
+Command ProfileCommand() {
+  return MakeCommand<ProfileCommandOptions>(
+      RunProfile, "profile",
       "Compress a trace into the tables of its tensors: a small folder to use in its place",
       "Examples:\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.profile\n"

@@ -392,7 +392,7 @@ void VisitOutput(OptionRows& option, ReplayCommandOptions& options) {
                 "Cerebras' trainer logs them");
   VisitExpect(option, options.expectations, "skipped_steps<=3");
   option.OptionalValue(
-      "--heat-map{200}", options.heat_map, "BINS",
+      "--heat-map", options.heat_map, "BINS", "200",
       "Add to the JSON what each tensor loses over time, in at most 200 bins of steps; "
       "--heat-map=BINS for another number");
   option("--top", options.report.top, "Number of tensors in each list of the report");
@@ -431,9 +431,9 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
 
 }  // namespace
 
-void AddReplayCommand(CLI::App& app, Action& action) {
-  AddCommand<ReplayCommandOptions>(
-      app, action, RunReplay, "replay",
+Command ReplayCommand() {
+  return MakeCommand<ReplayCommandOptions>(
+      RunReplay, "replay",
       "Replay recorded gradients through number formats and loss-scaling policies",
       "Examples:\n"
       "  dlsim replay runs/lm-kjv\n"

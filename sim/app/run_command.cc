@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// The command line: the only file that knows CLI11, which takes six seconds to compile.
 #include "sim/app/run_command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <exception>
 #include <memory>
-#include <new>
-#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -14,12 +13,8 @@
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
-#include "sim/app/file_arguments.h"
-#include "sim/app/help_format.h"
-#include "sim/app/option_values.h"
 #include "sim/app/version_text.h"
 #include "sim/base/caller.h"
-#include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"
 #include "sim/base/wrap.h"
@@ -27,17 +22,66 @@
 namespace dlsim::sim {
 namespace {
 
+// Says of an option in --help whether it is required and which others it needs or excludes.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter();
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
+  std::string make_option_usage(const CLI::Option* option) const override;
+  std::string make_expanded(const CLI::App* group) const override;
+};
+
+std::string Named(const char* words, const std::set<CLI::Option*>& options) {
+  // Of several, the others say it of this one.
+  if (options.size() != 1) return "";
+  return " (" + std::string(words) + " " + (*options.begin())->get_name() + ")";
+}
+
+HelpFormatter::HelpFormatter() {
+  label("Positionals", "Arguments");
+  label("SUBCOMMAND", "COMMAND");
+}
+
+// Of a flag whose value may be left out, "--heat-map[=BINS]" instead of its default value.
+std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_positional) const {
+  const std::string name = CLI::Formatter::make_option_name(option, is_positional);
+  return name.substr(0, name.find('{'));
+}
+
+std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
+  std::string text = option->get_option_text();
+  if (option->get_positional()) return "";  // said by the usage
+  if (!option->get_fnames().empty()) {
+    text = "[=" + text + "]";
+  } else if (!text.empty()) {
+    text = " " + text;
+  }
+  const std::string excluded = text.empty() ? Named("not with", option->get_excludes()) : "";
+  return text + (option->get_required() ? " (required)" : "") +
+         Named("needs", option->get_needs()) + excluded;
+}
+
+std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {
+  if (!option->get_option_text().empty()) return option->get_option_text();
+  const std::string name = make_option_name(option, true);
+  const std::string text = option->get_expected_max() > 1 ? name + "..." : name;
+  return option->get_required() ? text : "[" + text + "]";
+}
+
+// A group of options of which one is required.
+std::string HelpFormatter::make_expanded(const CLI::App* group) const {
+  const auto is_option = [group](const CLI::Option* option) {
+    return option->nonpositional() && option != group->get_help_ptr();
+  };
+  return make_group(group->get_group() + " (exactly one is required)", false,
+                    group->get_options(is_option));
+}
+
 // "dlsim replay" once the subcommand is known.
 std::string CommandName(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return app.get_name() + (chosen.empty() ? "" : " " + chosen.front()->get_name());
-}
-
-// Says one line and returns the exit code.
-int Fail(const CLI::App& app, const std::string& message, ErrorKind kind) {
-  CurrentCaller().command = CommandName(app);
-  CurrentCaller().Say(message);
-  return static_cast<int>(kind);
 }
 
 const CLI::App& ChosenCommand(const CLI::App& app) {
@@ -71,26 +115,80 @@ std::string MessageOf(const CLI::App& app, const CLI::ParseError& error) {
   return name + ": no value, expected " + option->get_option_text();
 }
 
-void AddCommands(CLI::App& app, Action& action) {
+// A flag may have a truth value after '='.
+void ReadFlag(const std::string& text, const std::string& name, OptionRow& row) {
+  try {
+    row.Read(CLI::detail::to_flag_value(text) > 0 ? "true" : "false");
+  } catch (const std::invalid_argument&) {
+    throw CLI::ConversionError({text}, name);
+  }
+}
+
+CLI::Option* AddOption(OptionRow& row, CLI::App& app) {
+  const auto read = [&row](const std::string& text) { row.Read(text); };
+  const auto read_all = [&row](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) row.Read(text);
+  };
+  switch (row.takes) {
+    case Takes::kNothing:
+      return app.add_flag(row.name)->each(
+          [&row](const std::string& text) { ReadFlag(text, row.name, row); });
+    case Takes::kMaybeOne:
+      return app.add_flag(row.name + "{" + row.value_if_none + "}")->each(read);
+    case Takes::kOne:
+      if (!row.repeats) return app.add_option_function<std::string>(row.name, read);
+      return app.add_option_function<std::vector<std::string>>(row.name, read_all)
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    case Takes::kSeveral:
+      return app.add_option_function<std::vector<std::string>>(row.name, read_all)
+          ->allow_extra_args(row.is_argument());
+  }
+  return nullptr;
+}
+
+void AddRows(Command& command, CLI::App& app) {
+  CLI::App* one_of = nullptr;
+  for (OptionRow& row : command.rows) {
+    if (!row.one_of.empty() && one_of == nullptr) {
+      one_of = app.add_option_group(row.one_of)->require_option(1);
+    }
+    AddOption(row, row.one_of.empty() ? app : *one_of)
+        ->description(row.help)
+        ->option_text(row.value)
+        ->required(row.required)
+        ->group(row.group);
+  }
+  for (const OptionRow& row : command.rows) {
+    if (row.excludes.empty()) continue;
+    app.get_option(row.name)->excludes(app.get_option(row.excludes));
+  }
+}
+
+// Adds commands, which live as long as `app`; `chosen` becomes the one that is parsed.
+void AddCommands(std::vector<Command>& commands, CLI::App& app, Command*& chosen) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   app.set_version_flag("-v,-V,--version", VersionText);
-  for (const auto add :
-       {AddReplayCommand, AddSweepCommand, AddTuneCommand, AddDiffCommand, AddProfileCommand,
-        AddInfoCommand, AddScalerCommand, AddConvertCommand, AddFormatsCommand, AddPythonCommands,
-        AddCompletionCommand, AddHelpCommand}) {
-    add(app, action);
+  for (Command& command : commands) {
+    CLI::App* const added = app.add_subcommand(command.name, command.description);
+    added->footer(command.footer)->group("Commands");
+    added->callback([&] { chosen = &command; });
+    if (command.in_python) {
+      added->set_help_flag();
+      added->prefix_command();  // any arguments
+    } else {
+      AddRows(command, *added);
+    }
   }
-  for (CLI::App* command : app.get_subcommands(nullptr)) command->group("Commands");
   app.footer(
       "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"
       "4 incomparable baseline, 70 internal error. dlsim help COMMAND shows options and examples.");
 }
 
-void Print(const std::string& text) {
-  OutputFile out("-");
-  out.Write(text);
-  out.Commit();
+int Print(const std::string& text) {
+  WriteOutput("-", text);
+  return 0;
 }
 
 // CLI11 leaves two lines between groups.
@@ -116,35 +214,6 @@ void RequireCommand(const CLI::App& app, int argc, char** argv) {
                    Quoted(first));
 }
 
-Json ModelOf(const CLI::Option& option) {
-  const bool is_flag = option.get_items_expected_max() == 0 && option.get_fnames().empty();
-  return {{"name", option.get_lnames().front()},
-          {"help", option.get_description()},
-          {"value", is_flag ? Json() : Json(option.get_option_text())},
-          {"optional_value", !option.get_fnames().empty()},
-          {"repeatable", option.get_items_expected_max() > 1},
-          {"values", OfferedValues(&option)},
-          {"hidden", option.get_group().empty()}};
-}
-
-// Returns what `dlsim --dump-options` prints: of each command the long options in their order, each
-// with its help, the placeholder of its value (null for a flag), the names that the value may be
-// (empty: any text), and whether the value may be left out, the option given several times, or is
-// not in the help.
-std::string OptionModel(const CLI::App& app) {
-  Json commands = Json::object();
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    Json options = Json::array();
-    for (const CLI::Option* option : command->get_options()) {
-      if (!option->get_lnames().empty() && option != command->get_help_ptr())
-        options.push_back(ModelOf(*option));
-    }
-    commands[command->get_name()] = {{"description", command->get_description()},
-                                     {"options", std::move(options)}};
-  }
-  return DumpJson({{"schema", "dlsim.options/1"}, {"commands", std::move(commands)}});
-}
-
 // "dlsim help COMMAND" is "dlsim COMMAND --help".
 std::vector<char*> WithHelpAsOption(int argc, char** argv) {
   static char help[] = "--help";
@@ -157,7 +226,7 @@ std::vector<char*> WithHelpAsOption(int argc, char** argv) {
 }
 
 // Answers --help and --version, or acts. Returns the exit code.
-int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
+int ParseAndAct(CLI::App& app, const Command* const& chosen, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
@@ -166,52 +235,42 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
     PrintHelp(answer.str());
     return 0;
   }
-  CheckFileArguments(app);
+  CheckFileArguments(chosen->rows);
   CurrentCaller().command = CommandName(app);
-  return action();
+  return chosen->run();
+}
+
+// What the command line asks for: what it prints of itself, or a command.
+int RunLine(CLI::App& app, const Command* const& chosen, int argc, char** argv) {
+  const std::string_view only = argc == 2 ? argv[1] : "";
+  if (only == "--dump-options") return Print(OptionModel() + "\n");
+  if (only == "--dump-results") return Print(ResultKeys());
+  if (only == "--build-info") return Print(BuildInfoJson() + "\n");
+  std::vector<char*> arguments = WithHelpAsOption(argc, argv);
+  try {
+    RequireCommand(app, argc, arguments.data());
+    return ParseAndAct(app, chosen, argc, arguments.data());
+  } catch (const CLI::ParseError& error) {
+    throw UsageError("", MessageOf(app, error) + " (see " + CommandName(app) + " --help)");
+  }
 }
 
 }  // namespace
 
-CLI::App& AddCommand(CLI::App& app, const std::string& name, const std::string& description,
-                     const std::string& footer, std::function<void()> chosen) {
-  CLI::App* const command = app.add_subcommand(name, description)->footer(footer);
-  command->callback(std::move(chosen));
-  return *command;
-}
-
 int RunCommand(int argc, char** argv) {
-  const OfferedNames offered;
+  std::vector<Command> commands = Commands();
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
                "dlsim");
-  Action action;
-  AddCommands(app, action);
-  try {
-    if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
-      Print(OptionModel(app) + "\n");
-      return 0;
+  Command* chosen = nullptr;
+  AddCommands(commands, app, chosen);
+  return RunGuarded([&] {
+    try {
+      return RunLine(app, chosen, argc, argv);
+    } catch (const std::exception&) {
+      CurrentCaller().command = CommandName(app);
+      throw;
     }
-    if (argc == 2 && std::string_view(argv[1]) == "--dump-results") {
-      Print(ResultKeys());
-      return 0;
-    }
-    if (argc == 2 && std::string_view(argv[1]) == "--build-info") {
-      Print(BuildInfoJson() + "\n");
-      return 0;
-    }
-    std::vector<char*> arguments = WithHelpAsOption(argc, argv);
-    RequireCommand(app, argc, arguments.data());
-    return ParseAndAct(app, action, argc, arguments.data());
-  } catch (const CLI::ParseError& error) {
-    const std::string message = MessageOf(app, error) + " (see " + CommandName(app) + " --help)";
-    return Fail(app, message, ErrorKind::kUsage);
-  } catch (const Error& error) {
-    return Fail(app, error.what(), error.kind());
-  } catch (const std::bad_alloc&) {
-    return Fail(app, "out of memory", ErrorKind::kInternal);
-  } catch (const std::exception& error) {
-    return Fail(app, error.what(), ErrorKind::kInternal);
-  }
+  });
 }
 
 }  // namespace dlsim::sim

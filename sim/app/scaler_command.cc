@@ -189,10 +189,9 @@ void ScalerCommandOptions::Visit(OptionRows& option) {
 
 }  // namespace
 
-void AddScalerCommand(CLI::App& app, Action& action) {
-  AddCommand<ScalerCommandOptions>(
-      app, action, RunScalerCommand, "scaler",
-      "Run one loss-scaling policy on a list of overflow steps",
+Command ScalerCommand() {
+  return MakeCommand<ScalerCommandOptions>(
+      RunScalerCommand, "scaler", "Run one loss-scaling policy on a list of overflow steps",
       "Examples:\n"
       "  dlsim scaler --list\n"
       "  dlsim scaler --policy torch --steps 5000 --overflow-at 0,1,2000\n"

@@ -214,9 +214,9 @@ void SweepCommandOptions::Visit(OptionRows& option) {
 
 }  // namespace
 
-void AddSweepCommand(CLI::App& app, Action& action) {
-  AddCommand<SweepCommandOptions>(
-      app, action, RunSweep, "sweep",
+Command SweepCommand() {
+  return MakeCommand<SweepCommandOptions>(
+      RunSweep, "sweep",
       "Try many formats, policies and parameters in one pass over a trace or profile",
       "Examples:\n"
       "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"

@@ -38,7 +38,7 @@ void TraceArguments::Visit(OptionRows& option, TraceInput input) {
                             "file, a *.safetensors.index.json, a .npy or a .npz; several are read "
                             "one after another") +
                     profiles)
-      .Required();
+      .required = true;
   VisitReading(option, options);
 }
 

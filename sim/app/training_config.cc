@@ -124,7 +124,7 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::st
                             const std::string& win) {
   const bool several = files == ConfigFiles::kSeveral;
   option.Group(kTryGroup);
-  OptionRow config =
+  OptionRow& config =
       option("--config", paths, "FILE",
              "Take " + taken +
                  " from a training configuration: YAML, JSON or "
@@ -134,7 +134,8 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::st
                  win + " override it" +
                  (several ? "; repeatable, to compare the runs of several files" : ""));
   // Several are taken here, so that ReadConfig can say which command compares them.
-  if (!several) config.TakeAll();
+  config.repeats = true;
+  if (!several) config.takes = Takes::kOne;
   option("--config-kind", kind, "KIND",
          "Software that the file was written for: cerebras, deepspeed, accelerate, megatron, "
          "fairseq, huggingface, lightning, verl, torchtitan, torch, apex, cerebras-tf, "

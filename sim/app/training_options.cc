@@ -45,9 +45,10 @@ void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions
   const auto read = [&replay](const std::string& text) {
     replay.optimizers.push_back(ParseOptimizer(text, replay.optimizers));
   };
-  option.ReadEach("--optimizer", read, "NAME=GLOB",
-                  "Several optimizers with one loss scale: the name of one, and a pattern for its "
-                  "gradients; repeatable");
+  option.Read("--optimizer", read, "NAME=GLOB",
+              "Several optimizers with one loss scale: the name of one, and a pattern for its "
+              "gradients; repeatable",
+              {}, Takes::kSeveral);
   option("--state", request.states, "KEY=VALUE",
          "Start from a checkpoint: KEY is a field of the policy's state, or scale; repeatable; "
          "POLICY.KEY=VALUE sets it for one policy only");

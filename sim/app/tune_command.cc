@@ -206,9 +206,9 @@ void TuneCommandOptions::Visit(OptionRows& option) {
 
 }  // namespace
 
-void AddTuneCommand(CLI::App& app, Action& action) {
-  AddCommand<TuneCommandOptions>(
-      app, action, RunTune, "tune", "Recommend loss-scaling parameters for recorded gradients",
+Command TuneCommand() {
+  return MakeCommand<TuneCommandOptions>(
+      RunTune, "tune", "Recommend loss-scaling parameters for recorded gradients",
       std::string("Minimized: ") + kTuneObjective +
           ".\nThe stack's defaults are kept unless a change saves more than 1 % of the steps."
           "\nExcluded: " +
