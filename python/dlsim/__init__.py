@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from . import simd as simd
     from . import traces as traces
     from ._accumulate import accumulate as accumulate
+    from ._check import check as check
     from ._core import Format as Format
     from ._core import LossScaler as LossScaler
     from ._core import __version__ as __version__
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from .runs import scaler as scaler
     from .runs import sweep as sweep
     from .runs import tune as tune
-    from .runs._check import check as check
     from .traces import Trace as Trace
     from .traces import open_trace as open_trace
     from .traces._exponents import Exponents as Exponents
@@ -95,7 +95,7 @@ _LAZY: dict[str, str] = {
     "__version__": "_core",
     "accumulate": "_accumulate",
     "autocast_emulation": "emulation",
-    "check": "runs._check",
+    "check": "_check",
     "check_plan": "emulation._shadow",
     "decode": "arrays",
     "diff": "runs",

@@ -14,7 +14,7 @@ from importlib import import_module
 from ._errors import Error, InputError, UsageError
 
 # Commands written in Python: the module whose main(arguments) runs it. `dlsim --help` is the C++
-# command's and lists them, too: sim/app/python_commands.cc.
+# command's and lists them, too: sim/app/commands.cc.
 _PYTHON_COMMANDS = {
     "accumulate": "dlsim._accumulate",
     "updates": "dlsim._updates",

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ._core import Format
 from ._errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ._core import Format
 
     class TorchDType(Protocol):
         """A dtype of PyTorch, which need not be installed."""
@@ -22,24 +23,14 @@ if TYPE_CHECKING:
             ...
 
     DType: TypeAlias = np.dtype[Any] | type | TorchDType
-else:
-    DType = type
 
 PathText: TypeAlias = str | os.PathLike[str]
 Paths: TypeAlias = PathText | Sequence[PathText]
 Number: TypeAlias = float | str
-FormatName: TypeAlias = str | Format | DType
-FormatNames: TypeAlias = FormatName | Sequence[FormatName]
+FormatName: TypeAlias = "str | Format | DType"
+FormatNames: TypeAlias = "FormatName | Sequence[FormatName]"
 Names: TypeAlias = str | Sequence[str]
 Settings: TypeAlias = Mapping[str, bool | float | str]
-
-
-class Keyword(NamedTuple):
-    """An option of the command, how its value is written, and its help."""
-
-    flag: str
-    kind: str
-    help: str
 
 
 def text_of(place: str, value: object) -> str:
@@ -48,6 +39,8 @@ def text_of(place: str, value: object) -> str:
         value = os.fsdecode(value)
     if isinstance(value, str):
         return _passable(place, value)
+    from ._core import Format
+
     if isinstance(value, Format):
         return value.name
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands of dlsim as calls: arguments in, results out, without standard streams. And the
 // whole command, for the process of the package's dlsim.
-#include <fcntl.h>
 #include <locale.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <exception>
@@ -22,7 +20,7 @@
 #include "python/src/bindings.h"
 #include "python/src/step_parts.h"
 #include "sim/app/command_main.h"
-#include "sim/app/run_command.h"
+#include "sim/app/commands.h"
 #include "sim/base/caller.h"
 #include "src/base/float_environment.h"
 #include "src/base/set_threads.h"
@@ -70,11 +68,6 @@ class PythonCaller final : public sim::Caller {
   // `on_progress` is called with the work done, all work, and a text; or it is None.
   PythonCaller(nb::object on_progress, StepParts* step)
       : on_progress_(std::move(on_progress)), step_(step) {}
-  ~PythonCaller() override {
-    if (null_input_ >= 0) close(null_input_);
-  }
-  PythonCaller(const PythonCaller&) = delete;
-  PythonCaller& operator=(const PythonCaller&) = delete;
 
   bool Takes(const std::string& path) const override { return path == "-" || path == kResultPath; }
   void Write(const std::string& path, std::string_view bytes) override {
@@ -82,10 +75,6 @@ class PythonCaller final : public sim::Caller {
   }
   void Complete(const std::string& path) override { has_result_ |= path == kResultPath; }
   void Say(std::string_view line) override { said_.emplace_back(line); }
-  int InputDescriptor() const override {
-    if (null_input_ < 0) null_input_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return null_input_;
-  }
   std::unique_ptr<sim::StepSource> GivenGradients(const std::string& path) const override {
     return step_ != nullptr && path == kStepPath ? step_->TakeSource() : nullptr;
   }
@@ -118,7 +107,6 @@ class PythonCaller final : public sim::Caller {
   std::vector<std::string> said_;
   std::exception_ptr ended_by_;
   bool has_result_ = false;
-  mutable int null_input_ = -1;
   Clock::time_point next_check_ = Clock::now();
 };
 
@@ -163,9 +151,13 @@ class OwnSettings {
   DefaultFloatEnvironment environment_;
 };
 
-nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object& on_progress,
-                       StepParts* step) {
-  CommandLine line(arguments);
+nb::tuple Call(const std::string& name, const std::vector<nb::bytes>& arguments,
+               const std::vector<std::pair<std::string, nb::bytes>>& options,
+               const nb::object& on_progress, StepParts* step) {
+  std::vector<std::string> words;
+  for (const nb::bytes& argument : arguments) words.push_back(BytesOf(argument));
+  std::vector<sim::GivenText> given;
+  for (const auto& [option, text] : options) given.push_back({option, BytesOf(text)});
   PythonCaller caller(on_progress, step);
   int exit_code = kInternalError;
   {
@@ -173,7 +165,7 @@ nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object
     const OwnSettings settings;
     const sim::CallerScope scope(caller);
     try {
-      exit_code = sim::RunCommand(line.argc(), line.argv());
+      exit_code = sim::CallCommand(name, words, given);
     } catch (const sim::Canceled&) {
     }
   }
@@ -202,12 +194,14 @@ void BindEngine(nb::module_& module) {
   module.attr("RESULT_PATH") = kResultPath;
   module.attr("STEP_PATH") = kStepPath;
   module.def(
-      "run_command", RunInProcess, nb::arg("arguments"), nb::arg("on_progress") = nb::none(),
-      nb::arg("step") = nb::none(),
-      nb::sig("def run_command(arguments: Sequence[bytes], on_progress: object | None = None, "
-              "step: HeldStep | None = None) -> tuple[int, str, list[str], bytes | None]"),
+      "call", Call, nb::arg("name"), nb::arg("arguments"), nb::arg("options"),
+      nb::arg("on_progress") = nb::none(), nb::arg("step") = nb::none(),
+      nb::sig("def call(name: str, arguments: Sequence[bytes], options: Sequence[tuple[str, "
+              "bytes]], on_progress: object | None = None, step: HeldStep | None = None) -> "
+              "tuple[int, str, list[str], bytes | None]"),
       "Runs a command; returns its exit code, text, lines of notes and errors, and JSON. STEP_PATH "
       "names the gradients of `step`.");
+  module.def("options", sim::OptionModel, "JSON of the options of all commands.");
   module.def("command_main", RunAsProcess, nb::arg("arguments"),
              nb::sig("def command_main(arguments: Sequence[bytes]) -> int"),
              "Runs the command as a process of its own does: on standard streams, with handlers of "

@@ -233,7 +233,7 @@ void StepParts::CheckMicro(int64_t micro) const {
 }
 
 void BindHeldStep(nb::module_& module) {
-  nb::class_<StepParts>(module, "HeldStep", "A step, tabulated from arrays, for run_command.")
+  nb::class_<StepParts>(module, "HeldStep", "A step, tabulated from arrays, for call.")
       .def(nb::init<>())
       .def("add", &StepParts::Add, nb::arg("step"), nb::arg("part"),
            nb::sig("def add(self, step: int, part: tuple[int, float, Mapping[str, str], "

@@ -43,14 +43,21 @@ void PrintOnError(const std::string& text) {
 // standard error. Progress is one line, redrawn on a terminal.
 class StandardCaller final : public Caller {
  public:
+  StandardCaller();
   void Write(const std::string& path, std::string_view bytes) override;
   void Say(std::string_view line) override;
-  int InputDescriptor() const override;
-  size_t Columns() const override;
-  bool ReplacesProgress() const override;
   void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override;
   void EndProgress() override;
 };
+
+StandardCaller::StandardCaller() {
+  input = STDIN_FILENO;
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+  const char* const term = std::getenv("TERM");
+  const bool is_dumb = term != nullptr && std::string_view(term) == "dumb";
+  replaces_progress = isatty(STDERR_FILENO) != 0 && !is_dumb;
+}
 
 void StandardCaller::Write(const std::string&, std::string_view bytes) {
   if (WriteBytes(STDOUT_FILENO, bytes)) return;
@@ -62,24 +69,12 @@ void StandardCaller::Say(std::string_view line) {
   PrintOnError(command + ": " + std::string(line) + "\n");
 }
 
-int StandardCaller::InputDescriptor() const { return STDIN_FILENO; }
-
-size_t StandardCaller::Columns() const {
-  winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
-}
-
-bool StandardCaller::ReplacesProgress() const {
-  const char* const term = std::getenv("TERM");
-  return isatty(STDERR_FILENO) != 0 && (term == nullptr || std::string_view(term) != "dumb");
-}
-
 void StandardCaller::ShowProgress(uint64_t, uint64_t, const std::string& line) {
-  PrintOnError(ReplacesProgress() ? kEraseLine + line : line + "\n");
+  PrintOnError(replaces_progress ? kEraseLine + line : line + "\n");
 }
 
 void StandardCaller::EndProgress() {
-  if (ReplacesProgress()) PrintOnError(kEraseLine);
+  if (replaces_progress) PrintOnError(kEraseLine);
 }
 
 }  // namespace

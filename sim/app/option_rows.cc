@@ -28,8 +28,8 @@ uint64_t ParsePositive(const std::string& option, const std::string& text) {
 }  // namespace
 
 void OptionRow::Read(const std::string& text) {
-  given.push_back(text);
-  read(text);
+  given.push_back(takes == Takes::kMaybeOne && text.empty() ? value_if_none : text);
+  read(given.back());
 }
 
 // All of 64 bits, which ParseInteger does not have.
@@ -106,7 +106,7 @@ OptionRow& OptionRows::Named(std::string_view name) {
 }
 
 OptionRow& OptionRows::operator()(const std::string& name, bool& field, const std::string& help) {
-  const auto read = [&field](const std::string& text) { field = text == "true"; };
+  const auto read = [&field](const std::string& text) { field = text != "false"; };
   return Read(name, read, "", help, {}, Takes::kNothing);
 }
 

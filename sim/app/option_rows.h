@@ -36,7 +36,7 @@ struct OptionRow {
   std::string value = {};  // what stands for its value in the help
   std::string help = {};
   Takes takes = Takes::kOne;
-  Reader read = {};                     // a flag reads "true" or "false"
+  Reader read = {};                     // what a flag reads is true but for "false"
   std::vector<std::string> names = {};  // that the value may be; empty: any text, or a file
   std::string group = "Options";        // of the help; empty: not in the help
   std::string value_if_none = {};       // of kMaybeOne

@@ -14,9 +14,6 @@ class Nobody final : public Caller {
     throw InputError("standard output", "the caller does not read it");
   }
   void Say(std::string_view) override {}
-  int InputDescriptor() const override {
-    throw InputError("standard input", "the caller does not provide it");
-  }
 };
 
 thread_local Caller* current = nullptr;

@@ -33,26 +33,20 @@ class Caller {
   // Takes a note on the work, or why it failed: a line without its end.
   virtual void Say(std::string_view line) = 0;
 
-  // What "-" reads.
-  virtual int InputDescriptor() const = 0;
-
   // The gradients that it gives itself in place of the file that `path` names, if it does. They
   // live at least as long as the command works.
   virtual std::unique_ptr<StepSource> GivenGradients(const std::string& path) const;
 
-  // How many columns a report may have; 0: any number.
-  virtual size_t Columns() const { return 0; }
-
-  // Whether progress replaces what was shown of it before, and so may be shown often.
-  virtual bool ReplacesProgress() const { return true; }
   virtual void ShowProgress(uint64_t /*done*/, uint64_t /*total*/, const std::string& /*line*/) {}
   virtual void EndProgress() {}  // after the last one that was shown
 
   // Asked about once a step, on the thread that called the engine. Throws Canceled to end it.
   virtual void CheckCanceled() {}
 
-  // The command that was called, such as "dlsim replay".
-  std::string command = "dlsim";
+  std::string command = "dlsim";  // that was called, such as "dlsim replay"
+  int input = -1;                 // the descriptor that "-" reads, if any
+  size_t columns = 0;             // that a report may have; 0: any number
+  bool replaces_progress = true;  // progress replaces what was shown of it, and may come often
 };
 
 // Returns who called the engine on this thread. Without a CallerScope nobody listens, and nobody

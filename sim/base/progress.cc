@@ -11,10 +11,10 @@ namespace {
 
 // Until progress is shown first, and then again.
 std::chrono::milliseconds FirstWait(const Caller& caller) {
-  return caller.ReplacesProgress() ? std::chrono::milliseconds(500) : std::chrono::seconds(10);
+  return caller.replaces_progress ? std::chrono::milliseconds(500) : std::chrono::seconds(10);
 }
 std::chrono::milliseconds NextWait(const Caller& caller) {
-  return caller.ReplacesProgress() ? std::chrono::milliseconds(200) : std::chrono::seconds(10);
+  return caller.replaces_progress ? std::chrono::milliseconds(200) : std::chrono::seconds(10);
 }
 
 std::string Describe(const std::string& label, uint64_t done, uint64_t total, ProgressUnit unit,

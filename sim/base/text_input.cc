@@ -20,8 +20,8 @@ class OpenInput {
   explicit OpenInput(const std::string& path)
       : place_(Printable(InputName(path))),
         opened_(path != "-"),
-        descriptor_(opened_ ? open(path.c_str(), O_RDONLY | O_CLOEXEC)
-                            : CurrentCaller().InputDescriptor()) {
+        descriptor_(opened_ ? open(path.c_str(), O_RDONLY | O_CLOEXEC) : CurrentCaller().input) {
+    if (!opened_ && descriptor_ < 0) throw InputError(place_, "the caller does not provide it");
     if (descriptor_ < 0) Fail();
   }
   ~OpenInput() {

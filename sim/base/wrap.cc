@@ -29,7 +29,7 @@ size_t OutputColumns() {
     const std::string_view text = given;
     std::from_chars(text.data(), text.data() + text.size(), columns);
   }
-  if (columns == 0) columns = CurrentCaller().Columns();
+  if (columns == 0) columns = CurrentCaller().columns;
   return columns == 0 ? kNoLimit : std::max(columns, kFewestColumns);
 }
 

@@ -24,7 +24,6 @@ class CountingCaller final : public Caller {
 
   void Write(const std::string&, std::string_view bytes) override { written += bytes; }
   void Say(std::string_view line) override { said.emplace_back(line); }
-  int InputDescriptor() const override { return -1; }
   void CheckCanceled() override {
     if (++asked == ends_at_) throw Canceled();
   }

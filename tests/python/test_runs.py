@@ -17,8 +17,6 @@ from bundled_traces import files_of
 from running import DLSIM
 
 import dlsim
-from dlsim.runs import _options
-from dlsim.runs._command_options import KEYWORDS
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 TRACE = TRACES / "reg-diabetes-cut"
@@ -166,20 +164,15 @@ def test_notes_are_without_the_name_of_the_command(tmp_path: Path) -> None:
     assert result.notes == ("no step has a number of --steps",)
 
 
+COMMANDS = ("replay", "sweep", "tune", "diff", "profile", "info", "scaler")
+
 # Options that functions give by themselves.
 ELSEWHERE = {"json", "list", "help"}
 
 
-@pytest.mark.parametrize("name", KEYWORDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
-    samples = {
-        "if_true": True,
-        "true_or_one": True,
-        "mapping": {"a": "b"},
-    }
-    given = {key: samples.get(keyword.kind, "x") for key, keyword in KEYWORDS[name].items()}
-    arguments = _options.arguments_of(name, given)
-    flags = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+    flags = {keyword.option for keyword in dlsim.runs.keywords(name).values()}
     help_text = subprocess.run(
         [*DLSIM, name, "--help"], check=True, capture_output=True, text=True
     ).stdout
@@ -188,25 +181,31 @@ def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
 
 
 def test_keywords_have_the_names_that_they_always_had() -> None:
-    assert set(KEYWORDS["replay"]) >= {"formats", "policies", "settings", "optimizers", "state"}
-    assert set(KEYWORDS["sweep"]) >= {"formats", "policies", "settings", "vary", "grid"}
-    assert set(KEYWORDS["profile"]) >= {"scaled_formats", "scales", "steps"}
+    assert set(dlsim.runs.keywords("replay")) >= {
+        "formats",
+        "policies",
+        "settings",
+        "optimizers",
+        "state",
+    }
+    assert set(dlsim.runs.keywords("sweep")) >= {"formats", "policies", "settings", "vary", "grid"}
+    assert set(dlsim.runs.keywords("profile")) >= {"scaled_formats", "scales", "steps"}
 
 
-@pytest.mark.parametrize("name", KEYWORDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_lists_every_keyword(name: str) -> None:
     text = inspect.getdoc(getattr(dlsim, name))
     assert text is not None
     listed = re.findall(r"^ {2}(\w+): \S", text, re.MULTILINE)
-    assert listed == list(KEYWORDS[name])
+    assert listed == list(dlsim.runs.keywords(name))
     # In words of Python: no option of the command, nothing of its streams.
     assert not re.search(r"--[a-z]|repeatable|standard (input|output|error)|exit code", text)
 
 
-@pytest.mark.parametrize("name", KEYWORDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_signatures_name_every_keyword_with_its_type(name: str) -> None:
     parameters = inspect.signature(getattr(dlsim, name)).parameters
-    assert set(parameters) >= set(KEYWORDS[name])
+    assert set(parameters) >= set(dlsim.runs.keywords(name))
     assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     assert all(one.annotation is not one.empty for one in parameters.values())
 

@@ -28,7 +28,7 @@ from ._stacks import dialect_of, is_known
 
 _BACKENDS = ("csx", "gpu", "cpu")
 _COMMANDS = {"replay", "sweep", "tune", "scaler"}
-_OPTIONS = {"--config", "--config-kind", "--config-version", "--backend", "--grid"}
+_OPTIONS = {"config", "config-kind", "config-version", "backend", "grid"}
 
 
 def read_config(path: str, options: Options | None = None) -> Config:
@@ -83,8 +83,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
 
     Raises UsageError and InputError; wrong usage of options is left to the engine.
     """
-    given: dict[str, list[str]] = {name: [] for name in _OPTIONS}
-    words = list(arguments)
+    words, given = list(arguments), []
     if not words or words[0] not in _COMMANDS or {"--help", "-h"} & set(words):
         return words
     end = words.index("--") if "--" in words else len(words)
@@ -92,25 +91,37 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     while i < end:
         name, equals, value = words[i].partition("=")
         i += 1
-        if name not in _OPTIONS or (not equals and i == end):
+        is_read = name.startswith("--") and name[2:] in _OPTIONS
+        if not is_read or (not equals and i == end):
             continue
         if not equals:
             value, i = words[i], i + 1
-        given[name].append(value)
-    added = []
-    paths = given["--config"]
-    if paths and len(set(paths)) == len(paths):
-        options = _options_of(given)
-        meant = [read_config(path, options).meant(path) for path in paths]
-        added.append(f"--configured={json.dumps(meant)}")
-    if given["--grid"]:
-        added.append(f"--gridded={json.dumps(meant_by_grid(given['--grid'][-1]))}")
+        given.append((name[2:], value))
+    added = [f"--{name}={text}" for name, text in meant(given)]
     return words[:end] + added + words[end:]
+
+
+def meant(options: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns what the files of options mean, as further options for the engine."""
+    given: dict[str, list[str]] = {name: [] for name in _OPTIONS}
+    for name, text in options:
+        if name in given:
+            given[name].append(text)
+    added = []
+    paths = given["config"]
+    if paths and len(set(paths)) == len(paths):
+        how = _options_of(given)
+        added.append(
+            ("configured", json.dumps([read_config(one, how).meant(one) for one in paths]))
+        )
+    if given["grid"]:
+        added.append(("gridded", json.dumps(meant_by_grid(given["grid"][-1]))))
+    return added
 
 
 def _options_of(given: dict[str, list[str]]) -> Options:
     kind, version, backend = (
-        (given[name] or [""])[-1] for name in ("--config-kind", "--config-version", "--backend")
+        (given[name] or [""])[-1] for name in ("config-kind", "config-version", "backend")
     )
     if backend and backend not in _BACKENDS:
         refuse("--backend", "unknown name", one_of(_BACKENDS), quoted(backend))
@@ -121,4 +132,4 @@ def _options_of(given: dict[str, list[str]]) -> Options:
     )
 
 
-__all__ = ["Config", "Options", "input_name", "read_config", "resolved"]
+__all__ = ["Config", "Options", "input_name", "meant", "read_config", "resolved"]

@@ -41,7 +41,7 @@ def explain(
       csv: Write the scale path as CSV, one row per step
       quiet: No report; errors only
     """
-    from ..runs._calls import paths_of as texts_of_paths
+    from ..runs import paths_of as texts_of_paths
     from . import conclusion
     from .expectations import checked, parsed
     from .facts import paths_of

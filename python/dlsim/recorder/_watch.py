@@ -12,7 +12,7 @@ from typing import Any
 from .._core import STEP_PATH, Alert, Format, HeldStep
 from .._errors import Error, UsageError
 from .._values import text_of, whole_number
-from ..runs import _bridge
+from ..runs import call
 from ._output import Part, counted_parts
 from ._scaler import SkippedSteps, tells_skips
 
@@ -173,9 +173,9 @@ class Watching:
         self._alarm(step, figures)
 
     def _replayed(self) -> Figures:
-        words = ["replay", f"--format={self._format}", "--policy=static", "--quiet"]
-        words.append(f"--set=loss_scale={text_of('watch', self._scale)}")
-        found = _bridge.run(words, [STEP_PATH], step=self._held).result()
+        settings = {"loss_scale": self._scale}
+        options = {"formats": self._format, "policies": "static", "settings": settings}
+        found = call("replay", [STEP_PATH], {**options, "quiet": True}, self._held)
         skipped = self._skipped
         return {
             **figures_of(found.data),

@@ -17,8 +17,7 @@ from .._core import scaled_format_names
 from .._errors import Error, InputError
 from .._text import percent_text
 from ..results._verdict import Verdict, verdict_of
-from ..runs import _bridge
-from ..runs._options import arguments_of
+from ..runs import call
 
 _KINDS = {f"dlsim.{kind}/1": kind for kind in ("replay", "sweep", "tune", "diff", "explain")}
 
@@ -170,8 +169,7 @@ def results_of_trace(trace: str, formats: Sequence[str], policies: Sequence[str]
         calls["tune"] = {"formats": tuned}
     results = []
     for command, keywords in calls.items():
-        found = _bridge.run([command, "--quiet", *arguments_of(command, keywords)], [trace])
-        found.check()
+        found = call(command, [trace], {**keywords, "quiet": True})
         results.append(shown_result(trace, found.data))
     return results
 

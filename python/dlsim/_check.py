@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from .._errors import UsageError
-from ..traces._writer import TraceWriter, checked_grad_scale
-from . import replay
+from ._errors import UsageError
+from .runs import replay
+from .traces._writer import TraceWriter, checked_grad_scale
 
 if TYPE_CHECKING:
-    from .._values import FormatNames, Names
-    from ..results._verdict import Verdict
+    from ._values import FormatNames, Names
+    from .results._verdict import Verdict
 
 
 def check(
