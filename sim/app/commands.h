@@ -82,5 +82,8 @@ void CheckOutputAgainst(const std::string& option, const std::string& output,
 std::string ResultKeys();
 void AddFormatsKeys(std::vector<KeyTable>& tables);
 void AddInfoKeys(std::vector<KeyTable>& tables);
+void AddReplayOptionKeys(std::vector<KeyTable>& tables);
+void AddSweepOptionKeys(std::vector<KeyTable>& tables);
+void AddDiffOptionKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -47,12 +46,6 @@ void AddRuns(const SimulationRequest& request, const std::string& config, Config
   }
 }
 
-Json JsonClipping(const Clipping& clipping, Json object) {
-  if (clipping.max_norm) object["max_gradient_norm"] = *clipping.max_norm;
-  if (clipping.max_value) object["max_gradient_value"] = *clipping.max_value;
-  return object;
-}
-
 std::string ClippingText(const Clipping& clipping) {
   if (clipping.max_norm) return "note: gradients clipped to norm " + PythonRepr(*clipping.max_norm);
   return "note: gradients clipped to magnitude " + PythonRepr(*clipping.max_value);
@@ -76,6 +69,15 @@ void TakeRecipe(const TrainingConfig& config, ConfiguredRuns& made) {
 
 }  // namespace
 
+void Rows(const ConfigRecord& of, RowSink& row) {
+  row.Group(of.config);
+  row("name", of.name, "of several files: the file in `runs[].config`", kLeftOutIfEmpty);
+  row("max_gradient_norm", of.clipping.max_norm, "of several files: norm to which it clips",
+      kLeftOutIfEmpty);
+  row("max_gradient_value", of.clipping.max_value, "of several files: magnitude to which it clips",
+      kLeftOutIfEmpty);
+}
+
 ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, SimulationRequest& request) {
   const std::vector<TrainingConfig> configs = ReadConfigs(arguments);
   ConfiguredRuns made;
@@ -85,7 +87,7 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
       ApplyConfig(configs[0], request);
       made.accumulate_steps = configs[0].accumulate_steps;
       TakeRecipe(configs[0], made);
-      made.record = JsonConfig(configs[0]);
+      made.configs = {{configs[0], "", {}}};
       made.text = DescribeConfig(configs[0]);
     }
     AddDefaults(request);
@@ -101,9 +103,7 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
     TakeAccumulation(configs[i], arguments.paths[i], i == 0, made);
     TakeRecipe(configs[i], made);
     AddRuns(own, names[i], made);
-    Json entry = JsonConfig(configs[i]);
-    entry["name"] = names[i];
-    made.record.push_back(JsonClipping(own.clipping, std::move(entry)));
+    made.configs.push_back({configs[i], names[i], own.clipping});
     made.text += DescribeConfig(configs[i]);
     if (own.clipping.enabled()) made.text += ClippingText(own.clipping) + "\n";
   }

@@ -3,17 +3,24 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "dlsim/sim/forward.h"
 #include "sim/app/training_config.h"
-#include "sim/base/json_value.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
+
+// A configuration that was read, for the record.
+struct ConfigRecord {
+  TrainingConfig config;
+  std::string name;   // of several files: what the runs have
+  Clipping clipping;  // of several files
+};
+
+void Rows(const ConfigRecord& of, RowSink& row);
 
 struct ConfiguredRuns {
   std::vector<SimulationRun> runs;
@@ -21,8 +28,7 @@ struct ConfiguredRuns {
   std::vector<std::string> scaled;          // of the files, where no format was asked for
   std::optional<int64_t> accumulate_steps;  // as the files say
   std::optional<Recipe> recipe;             // of all files; nothing without one
-  // For the record: "config" of one file, "configs" of several; null without one.
-  Json record;
+  std::vector<ConfigRecord> configs;
   std::string text;  // for the report: what was read
 };
 

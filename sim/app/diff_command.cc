@@ -55,6 +55,13 @@ double ThresholdOf(const DiffOptions& options) {
   throw UsageError("--threshold", "negative number", "0 or more", Quoted(options.threshold));
 }
 
+// What shapes the comparison, for the record.
+inline void Rows(const DiffOptions& of, RowSink& row) {
+  row("threshold", ThresholdOf(of), "difference above which a tensor counts as diverged");
+  row("align", of.alignment, "how steps are matched: by `number` or `index`");
+  row("tensors", of.trace.tensors, "the pattern of those that are read");
+}
+
 void RequireCommonTensors(const Diff& diff, const std::string& pattern) {
   if (!diff.tensors.items().empty()) return;
   const std::string place = Printable(diff.b.path);
@@ -84,12 +91,8 @@ int RunDiff(const DiffOptions& options) {
   const std::vector<ExpectationOutcome> outcomes =
       CheckExpectations(options.expectations, FiguresOf(diff));
   if (files.json) {
-    WriteDiffJson(diff, JsonOf([&](RowSink& row) {
-                    row("threshold", diff.threshold);
-                    row("align", options.alignment);
-                    row("tensors", options.trace.tensors);
-                  }),
-                  outcomes.empty() ? JsonPart() : JsonOutcomes(outcomes), *files.json);
+    WriteDiffJson(diff, JsonOf(options), outcomes.empty() ? JsonPart() : JsonOutcomes(outcomes),
+                  *files.json);
   }
   files.Commit();
   if (options.results.wants_report()) WriteReport(FormatDiff(diff, options.report));
@@ -97,6 +100,8 @@ int RunDiff(const DiffOptions& options) {
 }
 
 }  // namespace
+
+void AddDiffOptionKeys(std::vector<KeyTable>& tables) { AddKeys<DiffOptions>("options", tables); }
 
 Command DiffCommand() {
   return MakeCommand<DiffOptions>(

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,27 +72,37 @@ uint64_t BytesUntil(const StepSource& source, size_t step) {
 }
 
 // What shapes all runs of the call, for the record.
-Json DescribeOptions(const ReplayCommandOptions& options) {
-  Json object = {{"rounding", NameOf(options.conversion.rounding)},
-                 {"overflow", NameOf(options.conversion.overflow)},
-                 {"subnormals", NameOf(options.conversion.subnormals)},
-                 {"seed", options.conversion.seed},
-                 {"recipe", NameOf(options.recipe.value_or(Recipe::kAutocast))},
-                 {"check", NameOf(options.replay.checked)},
-                 {"accumulate", NameOf(options.replay.step.accumulation)},
-                 {"on_fatal", NameOf(options.replay.on_fatal)},
-                 {"tensors", options.trace.options.tensors}};
-  object.update(Describe(options.request, options.replay));
-  return object;
+inline void Rows(const ReplayCommandOptions& of, RowSink& row) {
+  row("rounding", of.conversion.rounding, "how values are rounded");
+  row("overflow", of.conversion.overflow, "what becomes of values that are too large");
+  row("subnormals", of.conversion.subnormals, "what becomes of subnormal values");
+  row("seed", of.conversion.seed, "of stochastic rounding");
+  row("recipe", of.recipe.value_or(Recipe::kAutocast),
+      "which values of the forward pass are in 16 bits");
+  row("check", of.replay.checked, "which gradients cause a skipped step");
+  row("accumulate", of.replay.step.accumulation, "rule for micro-steps");
+  row("on_fatal", of.replay.on_fatal, "what a fatal error of the policy does");
+  row("tensors", of.trace.options.tensors, "the pattern of those that are read");
+  TrainingRows(of.request, of.replay, row);
+}
+
+void RecordRows(const ReplayCommandOptions& options, std::span<const ConfigRecord> configs,
+                RowSink& row) {
+  const bool several = configs.size() > 1;
+  row.Group(options);
+  row("config", configs.size() == 1 ? &configs.front() : nullptr,
+      "with one `--config`: what was read", kLeftOutIfEmpty);
+  row("configs", configs.first(several ? configs.size() : 0),
+      "with several: one object per file, as `config`", kLeftOutIfEmpty);
 }
 
 // The options that are not the default, on one line; empty if all are.
 std::string UnusualOptions(const ReplayCommandOptions& options) {
-  const Json defaults = DescribeOptions(ReplayCommandOptions()), chosen = DescribeOptions(options);
+  const auto defaults = TextsOf(ReplayCommandOptions());
   std::string line;
-  for (const auto& [key, value] : chosen.items()) {
-    if (defaults.contains(key) && value == defaults[key]) continue;
-    line += (line.empty() ? "options: " : ", ") + key + " " + DumpJson(value);
+  for (const auto& told : TextsOf(options)) {
+    if (std::ranges::find(defaults, told) != defaults.end()) continue;
+    line += (line.empty() ? "options: " : ", ") + told.first + " " + told.second;
   }
   if (options.trace.options.tensors != "*") {
     line += "\nnote: only the tensors that match --tensors are read, so only they decide";
@@ -295,14 +305,6 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
   return text + NextText(options);
 }
 
-// What was asked for, with the configurations that were read.
-Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
-  Json record = DescribeOptions(options);
-  if (configs.is_object()) record["config"] = configs;
-  if (configs.is_array()) record["configs"] = configs;
-  return record;
-}
-
 int RunReplay(ReplayCommandOptions options) {
   if (options.summaries) RefuseProfiles(options.trace);
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
@@ -364,7 +366,7 @@ int RunReplay(ReplayCommandOptions options) {
   if (files.json) {
     WriteReplayJson(
         {.trace = JsonTrace(facts, options.trace.paths),
-         .options = {DumpJson(RecordOf(options, configured.record))},
+         .options = JsonOf([&](RowSink& row) { RecordRows(options, configured.configs, row); }),
          .verdict = JsonAdvice(advice),
          .expectations = options.expectations.empty() ? JsonPart() : JsonOutcomes(outcomes),
          .runs = runs},
@@ -430,6 +432,11 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
 }
 
 }  // namespace
+
+void AddReplayOptionKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "options", [](RowSink& row) { RecordRows(ReplayCommandOptions(), {}, row); }, tables);
+}
 
 Command ReplayCommand() {
   return MakeCommand<ReplayCommandOptions>(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim scaler: one policy alone, on a given list of overflow steps.
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +13,6 @@
 #include "sim/app/training_config.h"
 #include "sim/app/training_options.h"
 #include "sim/base/caller.h"
-#include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/wrap.h"
@@ -138,7 +136,7 @@ int RunScalerCommand(ScalerCommandOptions options) {
   if (options.json) {
     OutputFile out(*options.json);
     JsonPart configured;
-    if (config) configured.text = DumpJson(JsonConfig(*config));
+    if (config) configured = JsonOf(*config);
     out.Write(JsonScaler(name, run, twins, std::move(configured)).text + "\n");
     out.Commit();
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim sweep: very many formats, policies and parameters in one pass.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -123,21 +123,25 @@ SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandO
   return run;
 }
 
-Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& replay,
-                     const SweepGrid& grid) {
-  Json object = {{"overflow", NameOf(options.conversion.overflow)},
-                 {"subnormals", NameOf(options.conversion.subnormals)},
-                 {"seed", grid.seed},
-                 {"random", grid.random ? Json(*grid.random) : Json()},
-                 {"check", NameOf(replay.checked)},
-                 {"on_fatal", NameOf(replay.on_fatal)},
-                 {"tensors", options.trace.options.tensors}};
-  if (grid.finite_test) object["finite_test"] = NameOf(*grid.finite_test);
+// What shapes all runs of the call, for the record.
+void RecordRows(const SweepCommandOptions& options, const SweepGrid& grid,
+                const std::optional<TrainingConfig>& config, RowSink& row) {
+  std::vector<std::pair<std::string, std::string>> settings;
   for (const SweepAxis& axis : grid.settings) {
-    object["set"][axis.policy.empty() ? axis.key : axis.policy + "." + axis.key] =
-        axis.values.texts.front();
+    settings.emplace_back(axis.policy.empty() ? axis.key : axis.policy + "." + axis.key,
+                          axis.values.texts.front());
   }
-  return object;
+  row("overflow", options.conversion.overflow, "what becomes of values that are too large");
+  row("subnormals", options.conversion.subnormals, "what becomes of subnormal values");
+  row("seed", grid.seed, "of stochastic rounding, and of random combinations");
+  row("random", grid.random, "number of random combinations; null: all were tried");
+  row("check", options.rules.checked, "which gradients cause a skipped step");
+  row("on_fatal", options.rules.on_fatal, "what a fatal error of the policy does");
+  row("tensors", options.trace.options.tensors, "the pattern of those that are read");
+  row("finite_test", grid.finite_test, "rule that decides whether a step is finite",
+      kLeftOutIfEmpty);
+  row("set", settings, "parameters that all runs have", kLeftOutIfEmpty);
+  row("config", config, "with `--config` only: what was read", kLeftOutIfEmpty);
 }
 
 int RunSweep(SweepCommandOptions options) {
@@ -156,9 +160,8 @@ int RunSweep(SweepCommandOptions options) {
   SweepRun run = RunAll(input, plan, options, replay);
   const SweepResult result = ResultOf(grid, plan, options.sort, std::move(run));
   if (files.json) {
-    Json record = DescribeOptions(options, replay, grid);
-    if (config) record["config"] = JsonConfig(*config);
-    WriteSweepJson(JsonTrace(facts, options.trace.paths), {DumpJson(record)}, result, *files.json);
+    const auto record = [&](RowSink& row) { RecordRows(options, grid, config, row); };
+    WriteSweepJson(JsonTrace(facts, options.trace.paths), JsonOf(record), result, *files.json);
   }
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();
@@ -213,6 +216,11 @@ void SweepCommandOptions::Visit(OptionRows& option) {
 }
 
 }  // namespace
+
+void AddSweepOptionKeys(std::vector<KeyTable>& tables) {
+  AddKeys(
+      "options", [](RowSink& row) { RecordRows({}, {}, {}, row); }, tables);
+}
 
 Command SweepCommand() {
   return MakeCommand<SweepCommandOptions>(

@@ -2,12 +2,14 @@
 #include "sim/app/training_config.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "dlsim/sim/policies.h"
+#include "sim/base/json_value.h"
 #include "sim/base/suggest.h"
 #include "sim/base/text_input.h"
 
@@ -111,7 +113,9 @@ TrainingConfig ConfigOf(const Json& meant) {
   if (const auto test = Optional<std::string>(meant, "finite_test")) {
     config.finite_test = ValueNamed<FiniteTest>(*test);
   }
-  config.updates = meant.at("updates");
+  for (const auto& [what, format] : meant.at("updates").items()) {
+    config.updates.emplace_back(what, format.get<std::string>());
+  }
   config.notes = meant.at("notes").get<std::vector<std::string>>();
   NameAsEngine(config);
   AddGeneral(meant.at("general").get<std::vector<std::string>>(), config);
@@ -251,11 +255,11 @@ std::string DescribeConfig(const TrainingConfig& config) {
   return text;
 }
 
-Json JsonConfig(const TrainingConfig& config) {
-  return {{"file", config.path},
-          {"kind", config.kind},
-          {"updates", config.updates},
-          {"notes", config.notes}};
+void Rows(const TrainingConfig& of, RowSink& row) {
+  row("file", of.path, "path of the configuration");
+  row("kind", of.kind, "software that it was written for");
+  row("updates", of.updates, "formats that it names for weights, states and gradients");
+  row("notes", of.notes, "remarks on what it does not say, or says unusually");
 }
 
 }  // namespace dlsim::sim

@@ -5,17 +5,17 @@
 
 #include <array>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/sim/clipping.h"
 #include "dlsim/sim/forward.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "sim/app/option_rows.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
@@ -37,7 +37,7 @@ struct TrainingConfig {
   Clipping clipping;
   std::optional<int64_t> accumulate_steps;  // as ReplayOptions has it
   std::optional<FiniteTest> finite_test;
-  Json updates = Json::object();   // formats of weights, states and gradients by their names
+  std::vector<std::pair<std::string, std::string>> updates;  // formats by what is in them
   std::vector<std::string> notes;  // one line each: what the file does not say or surprises
 };
 
@@ -82,7 +82,7 @@ Recipe RecipeOf(const TrainingConfig& config);
 // Returns the lines of the report that say what was read.
 std::string DescribeConfig(const TrainingConfig& config);
 
-// Returns the object "config" of a result.
-Json JsonConfig(const TrainingConfig& config);
+// The object "config" of a result.
+void Rows(const TrainingConfig& of, RowSink& row);
 
 }  // namespace dlsim::sim

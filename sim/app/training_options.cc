@@ -2,7 +2,8 @@
 #include "sim/app/training_options.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -133,20 +134,27 @@ void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
   }
 }
 
-Json Describe(const SimulationRequest& request, const ReplayOptions& replay) {
-  Json object = Json::object();
+void TrainingRows(const SimulationRequest& request, const ReplayOptions& replay, RowSink& row) {
   const Clipping& clipping = request.clipping;
-  if (clipping.max_norm) object["max_gradient_norm"] = *clipping.max_norm;
-  if (clipping.max_value) object["max_gradient_value"] = *clipping.max_value;
-  if (request.clip_rule) object["clip_rule"] = NameOf(*request.clip_rule);
-  if (clipping.domain == ClipDomain::kScaled) object["clip_at"] = NameOf(clipping.domain);
-  if (replay.accumulate_steps != 1) object["grad_accum_steps"] = replay.accumulate_steps;
+  const auto unless = [](const auto& value, const auto& default_value) {
+    return value == default_value ? std::nullopt : std::optional(value);
+  };
+  std::vector<std::pair<std::string, std::string>> optimizers;
   for (const OptimizerGroup& group : replay.optimizers) {
-    object["optimizers"][group.name] = group.tensors;
+    optimizers.emplace_back(group.name, group.tensors);
   }
-  if (!request.states.empty()) object["state"] = request.states;
-  if (request.resume_at) object["resume_at"] = *request.resume_at;
-  return object;
+  row("max_gradient_norm", clipping.max_norm, "L2 norm to which gradients are clipped",
+      kLeftOutIfEmpty);
+  row("max_gradient_value", clipping.max_value, "magnitude to which gradients are clipped",
+      kLeftOutIfEmpty);
+  row("clip_rule", request.clip_rule, "formula of the clipping coefficient", kLeftOutIfEmpty);
+  row("clip_at", unless(clipping.domain, Clipping().domain), "`scaled`: clips before unscaling",
+      kLeftOutIfEmpty);
+  row("grad_accum_steps", unless(replay.accumulate_steps, ReplayOptions().accumulate_steps),
+      "recorded steps that make one", kLeftOutIfEmpty);
+  row("optimizers", optimizers, "pattern of the gradients of each optimizer", kLeftOutIfEmpty);
+  row("state", request.states, "fields of the checkpoint from which it starts", kLeftOutIfEmpty);
+  row("resume_at", request.resume_at, "step before which runs are interrupted", kLeftOutIfEmpty);
 }
 
 }  // namespace dlsim::sim

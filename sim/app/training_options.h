@@ -10,7 +10,7 @@
 #include "dlsim/sim/forward.h"
 #include "dlsim/sim/replay.h"
 #include "sim/app/option_rows.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
@@ -52,7 +52,7 @@ void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
 void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
                      const std::vector<SimulationRun>& runs);
 
-// The options as JSON, for the record; keys are absent where the option has its default.
-Json Describe(const SimulationRequest& request, const ReplayOptions& replay);
+// The options for the record; rows are left out where the option has its default.
+void TrainingRows(const SimulationRequest& request, const ReplayOptions& replay, RowSink& row);
 
 }  // namespace dlsim::sim

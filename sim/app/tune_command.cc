@@ -2,7 +2,6 @@
 // dlsim tune: loss-scale parameters for a trace.
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -154,7 +153,7 @@ int RunTune(TuneCommandOptions options) {
       [&](const ReplayOptions& replay) { return Tune(input.source, request, advice, replay); });
   if (json) {
     JsonPart configured;
-    if (config) configured.text = DumpJson(JsonConfig(*config));
+    if (config) configured = JsonOf(*config);
     json->Write(JsonTuning(JsonTrace(facts, options.trace.paths), JsonAdvice(advice),
                            std::move(configured), result)
                     .text +

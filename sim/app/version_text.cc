@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/version_text.h"
 
-#include <nlohmann/json.hpp>
-
 #include "dlsim/simd.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 #include "sim/dlsim_commit.h"
 
 namespace dlsim::sim {
@@ -16,10 +14,13 @@ std::string VersionText() {
 }
 
 std::string BuildInfoJson() {
-  return DumpJson({{"simd_target", SupportedSimdTargets().front()},
-                   {"compiler", DLSIM_COMPILER},
-                   {"compiler_flags", DLSIM_COMPILER_FLAGS},
-                   {"dlsim_version", DLSIM_VERSION}});
+  return JsonOf([](RowSink& row) {
+           row("simd_target", SupportedSimdTargets().front());
+           row("compiler", DLSIM_COMPILER);
+           row("compiler_flags", DLSIM_COMPILER_FLAGS);
+           row("dlsim_version", DLSIM_VERSION);
+         })
+      .text;
 }
 
 }  // namespace dlsim::sim

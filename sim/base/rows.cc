@@ -94,6 +94,34 @@ class JsonSink final : public RowSink {
   OutputFile* file_;
 };
 
+class TextSink final : public RowSink {
+ public:
+  void Take(const Place& place, const Cell& cell, bool missing) override {
+    if (missing && (place.how & kLeftOutIfEmpty) != 0) return;
+    json_.Take(depth_ == 0 ? Place() : place, cell, missing);
+    if (depth_ == 0) texts.emplace_back(place.name, json_.TakeText());
+  }
+  bool Open(const Place& place, bool is_object, bool missing, const void*) override {
+    if (missing) {
+      Take(place, {}, true);
+      return false;
+    }
+    if (depth_++ == 0) name_ = place.name;
+    return json_.Open(depth_ == 1 ? Place() : place, is_object, missing, nullptr);
+  }
+  void Close(bool is_object) override {
+    json_.Close(is_object);
+    if (--depth_ == 0) texts.emplace_back(name_, json_.TakeText());
+  }
+
+  std::vector<std::pair<std::string, std::string>> texts;
+
+ private:
+  JsonSink json_ = JsonSink(nullptr);
+  int depth_ = 0;
+  const char* name_ = nullptr;  // of the row that is open
+};
+
 class CsvSink final : public RowSink {
  public:
   explicit CsvSink(bool names) : names_(names) {}
@@ -222,6 +250,12 @@ std::string CsvValues(const TellRows& tell) {
   CsvSink sink(false);
   tell(sink);
   return std::move(sink.line);
+}
+
+std::vector<std::pair<std::string, std::string>> TextsOf(const TellRows& tell) {
+  TextSink sink;
+  tell(sink);
+  return std::move(sink.texts);
 }
 
 std::vector<Figure> FiguresOf(const TellRows& tell) {

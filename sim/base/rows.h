@@ -253,6 +253,13 @@ void WriteJson(const T& document, OutputFile& out) {
 std::string CsvNames(const TellRows& tell);
 std::string CsvValues(const TellRows& tell);
 
+// The rows by name, with the JSON of their values.
+std::vector<std::pair<std::string, std::string>> TextsOf(const TellRows& tell);
+template <HasRows T>
+std::vector<std::pair<std::string, std::string>> TextsOf(const T& of) {
+  return TextsOf([&](RowSink& row) { Rows(of, row); });
+}
+
 // What --expect takes: the rows that are numbers; PART.NAME of those of a part.
 struct Figure {
   std::string name;
