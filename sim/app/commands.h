@@ -81,6 +81,7 @@ void CheckOutputAgainst(const std::string& option, const std::string& output,
 // Returns docs/keys.md: the keys of all results, and what they mean.
 std::string ResultKeys();
 void AddFormatsKeys(std::vector<KeyTable>& tables);
+void AddProfileKeys(std::vector<KeyTable>& tables);
 void AddInfoKeys(std::vector<KeyTable>& tables);
 void AddReplayOptionKeys(std::vector<KeyTable>& tables);
 void AddSweepOptionKeys(std::vector<KeyTable>& tables);

@@ -5,8 +5,8 @@
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
-#include "sim/app/expect_option.h"
-#include "sim/app/trace_arguments.h"
+#include "sim/app/expectations.h"
+#include "sim/app/shared_options.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"

@@ -11,8 +11,7 @@
 #include "dlsim/profile.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/step.h"
-#include "sim/app/device_option.h"
-#include "sim/app/trace_arguments.h"
+#include "sim/app/shared_options.h"
 
 namespace dlsim::sim {
 

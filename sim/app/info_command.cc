@@ -19,7 +19,7 @@
 #include "dlsim/trace.h"
 #include "sim/app/commands.h"
 #include "sim/app/gradient_input.h"
-#include "sim/app/trace_arguments.h"
+#include "sim/app/shared_options.h"
 #include "sim/base/output_file.h"
 #include "sim/base/rows.h"
 #include "sim/base/source_text.h"

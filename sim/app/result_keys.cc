@@ -9,7 +9,6 @@
 #include "sim/advice/advice_text.h"
 #include "sim/advice/tune_report.h"
 #include "sim/app/commands.h"
-#include "sim/app/profile_summary.h"
 #include "sim/app/scaler_run.h"
 #include "sim/base/expectation.h"
 #include "sim/base/source_text.h"

@@ -72,6 +72,19 @@ void CheckSignals(std::string_view policy, const LossScaler& scaler, int64_t ste
 // Returns the run of a policy that refused its parameters: no scale, one fatal event at step -1.
 ScalerRun RefusedRun(const PolicyRefusal& refusal);
 
+// The lists that `dlsim scaler` takes: entries are separated by commas, blanks and newlines;
+// "@FILE" reads the text from a file. These throw Error: exit code 2 for a bad entry, 3 for a file
+// that cannot be read.
+
+// Returns step numbers, ascending and without repeats.
+std::vector<int64_t> ParseOverflowList(std::string_view text);
+
+// Returns the largest magnitude of each step; "inf" and "nan" stand for one that is not finite.
+std::vector<float> ParseMagnitudeList(std::string_view text);
+
+// Returns pairs such as "1000:3", the counts below and above the edge.
+std::vector<HistogramCounts> ParseHistogramList(std::string_view text);
+
 // Returns the document `dlsim.scaler/1`; scales are texts of HexFloat.
 JsonPart JsonScaler(std::string_view policy, const ScalerRun& run,
                     std::span<const ScalerTwin> twins = {}, const JsonPart& config = {});

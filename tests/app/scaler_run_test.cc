@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "sim/app/step_lists.h"
 #include "tests/support/make_policy.h"
 
 namespace dlsim::sim {

@@ -1,16 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/app/training_options.h"
+#include "sim/app/shared_options.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "dlsim/error.h"
+#include "dlsim/gpu/devices.h"
+#include "dlsim/profile.h"
 #include "sim/base/caller.h"
+#include "sim/base/number.h"
 #include "sim/replay/replay_runs.h"
 
 namespace dlsim::sim {
+namespace {
+
+bool HasTensors(const TraceStep& step) {
+  return std::ranges::any_of(step.recordings,
+                             [](const Recording& recording) { return !recording.tensors.empty(); });
+}
+
+}  // namespace
+
+void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
+  option.Choice<DType>("--npy-void", npy_void, {{"bf16", DType::kBF16}}, "bf16",
+                       "Read NumPy's dtype V2 as bf16: ml_dtypes saves bfloat16 this way");
+}
+
+void VisitReading(OptionRows& option, TraceOptions& options) {
+  option.Group(kInputGroup);
+  option("--tensors", options.tensors, "GLOB",
+         "Read only the tensors whose names match this pattern (* ? [])");
+  option("--ranks", options.ranks, "NAME",
+         "How the gradients of several data-parallel ranks are combined: mean (default) or sum");
+  VisitNpyVoid(option, options.npy_void2);
+}
+
+void TraceArguments::Visit(OptionRows& option, TraceInput input) {
+  const char* const profiles = input == TraceInput::kTraceOrProfile ? "; or a profile of one" : "";
+  option
+      .Argument("TRACE", paths,
+                std::string("A directory of step-*.safetensors or act_dumps*.npz, a .safetensors "
+                            "file, a *.safetensors.index.json, a .npy or a .npz; several are read "
+                            "one after another") +
+                    profiles)
+      .required = true;
+  VisitReading(option, options);
+}
+
+void RefuseProfiles(const TraceArguments& arguments) {
+  const auto profile = std::ranges::find_if(arguments.paths, ProfileReader::IsProfile);
+  if (profile == arguments.paths.end()) return;
+  throw UsageError("TRACE", "a profile does not hold the elements that this takes",
+                   "the trace itself", Quoted(*profile));
+}
+
+TraceReader OpenTrace(const TraceArguments& arguments) {
+  TraceReader trace = TraceReader::Open(arguments.paths, arguments.options);
+  const std::string& glob = arguments.options.tensors;
+  RequireTensors(arguments, glob == "*" ? "no tensors" : NoTensorMatches(glob), trace.step_count(),
+                 [&](size_t i) { return HasTensors(trace.Load(i)); });
+  return trace;
+}
+
+std::string NoTensorMatches(const std::string& glob) {
+  return "no tensor matches --tensors " + Quoted(glob);
+}
+
+void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
+                    const std::function<bool(size_t step)>& has_tensors) {
+  for (size_t i = 0; i < steps; ++i) {
+    if (has_tensors(i)) return;
+  }
+  throw InputError(Printable(arguments.paths.front()), problem);
+}
+
+void ConversionOptions::Visit(OptionRows& option) {
+  option.Group(kEmulationGroup);
+  option("--rounding", rounding, "MODE",
+         "rne (default): to nearest, ties to even; rtz: toward zero; rna: to nearest, ties away "
+         "from zero; ru, rd: up, "
+         "down; sr: stochastic");
+  option("--overflow", overflow, "RULE",
+         "inf (default): overflow to infinity, as IEEE 754; saturate: clamp to the largest finite "
+         "value");
+  option("--subnormals", subnormals, "RULE",
+         "keep (default), or flush: subnormal results become zero");
+  option("--seed", seed, "Seed of stochastic rounding");
+}
+
+float ParseScale(const std::string& text) {
+  const double scale = ParseNumber(text, "--scale");
+  const bool is_float = scale > 0 && scale <= std::numeric_limits<float>::max();
+  if (is_float && static_cast<float>(scale) > 0) return static_cast<float>(scale);
+  throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
+}
+
 namespace {
 
 OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<OptimizerGroup>& earlier) {
@@ -155,6 +245,53 @@ void TrainingRows(const SimulationRequest& request, const ReplayOptions& replay,
   row("optimizers", optimizers, "pattern of the gradients of each optimizer", kLeftOutIfEmpty);
   row("state", request.states, "fields of the checkpoint from which it starts", kLeftOutIfEmpty);
   row("resume_at", request.resume_at, "step before which runs are interrupted", kLeftOutIfEmpty);
+}
+
+namespace {
+
+// Returns the first device that opens; null if there is none.
+std::unique_ptr<ComputeDevice> OpenAnyDevice() {
+  for (const gpu::DeviceInfo& device : gpu::Devices().devices) {
+    try {
+      return gpu::OpenDevice(device.index);
+    } catch (const Error&) {  // in use by another process alone, or too old
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void VisitDevice(OptionRows& option, DeviceChoice& choice) {
+  option.Group(kComputationGroup);
+  option.Read("--device", [&choice](const std::string& text) { choice = ParseDevice(text); },
+              "auto|cpu|cuda[:N]",
+              "Where to compute: cpu, cuda, cuda:N, or auto (default): a CUDA device for 1 GiB of "
+              "input or more, else the CPU; the results are the same",
+              {"auto", "cpu", "cuda"});
+}
+
+std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes) {
+  switch (choice.kind) {
+    case DeviceChoice::Kind::kCpu:
+      return nullptr;
+    case DeviceChoice::Kind::kCuda:
+      return gpu::OpenDevice(choice.index);
+    case DeviceChoice::Kind::kAuto:
+      break;
+  }
+  return input_bytes < kAutoDeviceBytes ? nullptr : OpenAnyDevice();
+}
+
+uint64_t BytesOfFile(const std::string& path) {
+  std::error_code failed;
+  const uintmax_t bytes = std::filesystem::file_size(path, failed);
+  return failed ? 0 : bytes;
+}
+
+void NoteDevice(const ComputeDevice* device) {
+  if (device == nullptr) return;
+  CurrentCaller().Say("note: computes on " + Printable(device->name()));
 }
 
 }  // namespace dlsim::sim

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The option --expect of every command that has it: what is required, and the exit code.
+// The option --expect of every command that has it: what is required, of which runs, what came of
+// it, and the exit code.
 #pragma once
 
 #include <span>
 #include <string>
 #include <vector>
 
+#include "dlsim/scaled_format.h"
+#include "sim/advice/advice.h"
 #include "sim/app/option_rows.h"
 #include "sim/base/expectation.h"
+#include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
 
@@ -22,13 +26,6 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
 void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures,
                     const std::string& what);
 
-// Returns whether the subject, a pattern or nothing, names a run.
-bool IsAbout(const Expectation& expectation, const std::string& run);
-
-// Throws UsageError with this problem for a subject that names none of the runs.
-void RequireSubject(const Expectation& expectation, const std::vector<std::string>& runs,
-                    const std::string& problem);
-
 // Checks the figures of a result that is one.
 std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
                                                   std::span<const Figure> figures);
@@ -36,5 +33,18 @@ std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> e
 // Prints one line on standard error for each that does not hold, and returns the exit code: 1 if
 // there is one.
 int ReportOutcomes(std::span<const ExpectationOutcome> outcomes);
+
+// Throws UsageError for a figure that no run and no scaled format has, and for a subject that none
+// is called: known before the runs begin.
+void RequireRunFigures(std::span<const Expectation> expectations,
+                       std::span<const SimulationRun> runs,
+                       std::span<const NamedScaledFormat> scaled);
+
+// Checks every run and scaled format that a subject names, all without one, in their order.
+// Policies that refused their parameters did not run. Runs and scaled formats are asked for their
+// own figures only.
+std::vector<ExpectationOutcome> CheckRuns(std::span<const Expectation> expectations,
+                                          std::span<const SimulationRun> runs,
+                                          const Advice& advice);
 
 }  // namespace dlsim::sim

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options that several commands share: which trace is read and how, how values are converted,
+// the training around a loss-scaling policy, and where to compute.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/codec.h"
+#include "dlsim/sim/forward.h"
+#include "dlsim/sim/replay.h"
+#include "dlsim/trace.h"
+#include "sim/app/option_rows.h"
+#include "sim/base/device_choice.h"
+#include "sim/base/rows.h"
+#include "sim/replay/simulation.h"
+#include "src/device/compute_device.h"
+
+namespace dlsim::sim {
+
+enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
+
+struct TraceArguments {
+  std::vector<std::string> paths;
+  TraceOptions options;
+
+  // TRACE... and the options below. `input` tells the help what the command takes.
+  void Visit(OptionRows& option, TraceInput input = TraceInput::kTraceOrProfile);
+};
+
+// --tensors, --ranks and --npy-void; and the last of them alone.
+void VisitReading(OptionRows& option, TraceOptions& options);
+void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void);
+
+// Throws UsageError if a path is that of a profile.
+void RefuseProfiles(const TraceArguments& arguments);
+
+// Opens the trace that the arguments name, none of them a profile. Throws InputError if it has no
+// matching tensor.
+TraceReader OpenTrace(const TraceArguments& arguments);
+
+// Says that a pattern matches nothing.
+std::string NoTensorMatches(const std::string& glob);
+
+// Throws InputError with this problem if no step has tensors: an empty result would look like a
+// good one.
+void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
+                    const std::function<bool(size_t step)>& has_tensors);
+
+struct ConversionOptions {
+  Rounding rounding = Rounding::kNearestEven;
+  Overflow overflow = Overflow::kInfinity;
+  Subnormals subnormals = Subnormals::kKeep;
+  uint64_t seed = 0;
+
+  // --rounding, --overflow, --subnormals and --seed.
+  void Visit(OptionRows& option);
+  Conversion Of(const Format& format) const { return {format, rounding, overflow, subnormals}; }
+};
+
+// Returns the value of --scale; throws UsageError unless it is a positive float32 number.
+float ParseScale(const std::string& text);
+
+// --max-gradient-norm, --max-gradient-value, --clip-rule, --clip-at, --grad-accum-steps,
+// --optimizer, --state and --resume-at.
+void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions& replay,
+                   std::optional<int64_t>& accumulate_steps);
+
+// What makes a step skip or end, of the commands that run policies: --finite-test, --check,
+// --accumulate and --on-fatal; and those alone that other commands have.
+struct RuleOptions {
+  std::optional<FiniteTest> finite_test;
+  Checked checked = Checked::kParameterGradients;
+  std::optional<Accumulation> accumulation;
+  OnFatal on_fatal = OnFatal::kStop;
+
+  void Visit(OptionRows& option);
+};
+
+// --recipe: nothing if it is not given.
+void VisitRecipe(OptionRows& option, std::optional<Recipe>& recipe);
+void VisitCheck(OptionRows& option, Checked& checked);
+void VisitOnFatal(OptionRows& option, OnFatal& on_fatal);
+inline constexpr const char* kAccumulateHelp =
+    "With micro-steps: quantize each and then sum (quantize-first, default), or sum first and "
+    "quantize once (sum-first)";
+
+// Refuses what does not fit the trace: an interruption after its last step. Throws Error (2).
+void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request);
+
+// Fits runs to a profile, which has no values to look at: leaves out their clipping, and the runs
+// that its tables do not answer, with a note. Throws UsageError for such a run if the user named
+// its policy.
+void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
+                  std::vector<SimulationRun>& runs);
+
+// Refuses an optimizer that took no gradient in the whole replay. Throws Error (exit code 2).
+void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
+                     const std::vector<SimulationRun>& runs);
+
+// The options for the record; rows are left out where the option has its default.
+void TrainingRows(const SimulationRequest& request, const ReplayOptions& replay, RowSink& row);
+
+// Input from which `auto` uses a device: starting CUDA takes some tenths of a second, in which the
+// CPU reads and counts about as much. Chosen by that estimate, not measured on a GPU.
+inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
+
+// --device.
+void VisitDevice(OptionRows& option, DeviceChoice& choice);
+
+// Opens the device for an input of this size in bytes; null is the CPU. For kCuda throws Error
+// (exit code 3) if the device is not usable; kAuto then means the CPU.
+std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes);
+
+// Returns the size of a file; 0 if there is none, which whoever opens it will say.
+uint64_t BytesOfFile(const std::string& path);
+
+// Tells on standard error what computes, unless it is the CPU.
+void NoteDevice(const ComputeDevice* device);
+
+}  // namespace dlsim::sim
