@@ -273,11 +273,13 @@ def __dir__() -> list[str]:
 
 def _function(name: str) -> Callable[..., Result]:
     """Returns the function of a command."""
+    from . import results
+
     known = keywords(name)
     signature = _signature(_FUNCTIONS[name], known)
 
     def function(*arguments: Any, **options: Any) -> Result:
-        _check_keywords(name, options, signature)
+        _check_keywords(name, options)
         try:
             given = signature.bind(*arguments, **options).arguments
         except TypeError as error:
@@ -292,17 +294,19 @@ def _function(name: str) -> Callable[..., Result]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = _document(_FUNCTIONS[name], known)
     function.__signature__ = signature  # type: ignore[attr-defined]
+    # Editors complete attributes of what it returns.
+    function.__annotations__ = {"return": getattr(results, _FUNCTIONS[name].result)}
     return function
 
 
-def _check_keywords(name: str, given: Iterable[str], signature: Signature) -> None:
+def _check_keywords(name: str, given: Iterable[str]) -> None:
     """Raises TypeError for a keyword that a function does not have; it names the likely one."""
-    options = {keyword.option.replace("-", "_"): one for one, keyword in keywords(name).items()}
-    known = [one.name for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+    known = keywords(name)
     for one in given:
-        if one not in signature.parameters:
+        if one not in known and one not in _FUNCTIONS[name].parameters:
             from difflib import get_close_matches
 
+            options = {keyword.option.replace("-", "_"): key for key, keyword in known.items()}
             close = [options[one]] if one in options else get_close_matches(one, known, 1)
             hint = f", did you mean {close[0]!r}?" if close else f", expected {', '.join(known)}"
             raise TypeError(f"{name}() got an unexpected keyword argument {one!r}{hint}")
@@ -323,12 +327,12 @@ def call(
     from .results import JudgedResult, Result
 
     options, words = [], []
-    for keyword, option in keywords(name).items():
-        if given.get(keyword) is not None:
-            for text in _texts(f"{name}: {keyword}", option, given[keyword]):
-                options.append((option.option, text))
-                alone = not text and option.takes in ("flag", "maybe")
-                words.append(f"--{option.option}" + ("" if alone else f"={text}"))
+    for keyword, value in given.items():
+        option = keywords(name)[keyword]
+        for text in () if value is None else _texts(f"{name}: {keyword}", option, value):
+            options.append((option.option, text))
+            alone = not text and option.takes in ("flag", "maybe")
+            words.append(f"--{option.option}" + ("" if alone else f"={text}"))
     if "config" in given or "grid" in given:
         from .config import meant
 
