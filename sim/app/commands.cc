@@ -93,6 +93,19 @@ void ReadArguments(std::span<const std::string> arguments, Command& command) {
   }
 }
 
+// The commands that are functions, in the order of the help.
+constexpr Command (*kCommands[])() = {ReplayCommand, SweepCommand,   TuneCommand,
+                                      DiffCommand,   ProfileCommand, InfoCommand,
+                                      ScalerCommand, ConvertCommand, FormatsCommand};
+
+Command CommandNamed(std::string_view name) {
+  for (const auto make : kCommands) {
+    Command command = make();
+    if (command.name == name) return command;
+  }
+  throw UsageError("", "unknown command", "", Quoted(name));
+}
+
 OptionRow& OptionNamed(const std::string& name, Command& command) {
   for (OptionRow& row : command.rows) {
     if (!row.is_argument() && row.long_name() == name) return row;
@@ -110,10 +123,7 @@ void CheckGiven(const Command& command) {
 
 std::vector<Command> Commands() {
   std::vector<Command> commands;
-  for (const auto make : {ReplayCommand, SweepCommand, TuneCommand, DiffCommand, ProfileCommand,
-                          InfoCommand, ScalerCommand, ConvertCommand, FormatsCommand}) {
-    commands.push_back(make());
-  }
+  for (const auto make : kCommands) commands.push_back(make());
   for (const PythonCommand& row : kPythonCommands) {
     commands.push_back(CommandOf(row, commands.front()));
   }
@@ -150,15 +160,13 @@ std::string OptionModel() {
 int CallCommand(std::string_view name, std::span<const std::string> arguments,
                 std::span<const GivenText> options) {
   return RunGuarded([&] {
-    std::vector<Command> commands = Commands();
-    const auto command = std::ranges::find(commands, name, &Command::name);
-    if (command == commands.end()) throw UsageError("", "unknown command", "", Quoted(name));
-    CurrentCaller().command = "dlsim " + command->name;
-    ReadArguments(arguments, *command);
-    for (const auto& [option, text] : options) OptionNamed(option, *command).Read(text);
-    CheckGiven(*command);
-    CheckFileArguments(command->rows);
-    return command->run();
+    Command command = CommandNamed(name);
+    CurrentCaller().command = "dlsim " + command.name;
+    ReadArguments(arguments, command);
+    for (const auto& [option, text] : options) OptionNamed(option, command).Read(text);
+    CheckGiven(command);
+    CheckFileArguments(command.rows);
+    return command.run();
   });
 }
 
