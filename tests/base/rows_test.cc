@@ -109,6 +109,19 @@ TEST(Rows, ThatAreNumbersBecomeFigures) {
   EXPECT_EQ(values, "0.500000 inf none 2.000000 0.250000 none none 1.000000 8.000000 ");
 }
 
+TEST(Rows, HaveATextEach) {
+  const auto texts = TextsOf(Whole());
+  const std::map<std::string, std::string> by_name(texts.begin(), texts.end());
+  EXPECT_EQ(texts.front().first, "name");
+  EXPECT_EQ(by_name.at("name"), R"("a\"b")");
+  EXPECT_EQ(by_name.at("step"), "null");
+  EXPECT_EQ(by_name.at("count"), "2");
+  EXPECT_EQ(by_name.at("other"), "null");
+  EXPECT_EQ(by_name.at("ends"), "[-1,1]");
+  EXPECT_EQ(by_name.at("named"), R"({"x":1})");
+  EXPECT_EQ(by_name.at("parts").substr(0, 3), "[{\"");
+}
+
 TEST(Rows, TellTheKeysOfEachType) {
   std::vector<KeyTable> tables;
   AddKeys<Whole>("", tables);

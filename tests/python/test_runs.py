@@ -7,6 +7,7 @@ import inspect
 import json
 import pickle
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,18 @@ def test_errors_have_the_right_type_and_the_line_of_the_command() -> None:
         dlsim.replay("no-such-trace")
     with pytest.raises(dlsim.InputError, match=r"no/such/folder.*No such file"):
         dlsim.profile(TRACE, "no/such/folder/x.profile")
+
+
+def test_files_that_are_read_are_not_written_and_nothing_is_read_from_nowhere(
+    tmp_path: Path,
+) -> None:
+    step = shutil.copy(TRACE / "step-00000000.safetensors", tmp_path)
+    with pytest.raises(dlsim.UsageError, match=r"^--csv: would replace what TRACE names"):
+        dlsim.replay(step, csv=step)
+    with pytest.raises(dlsim.UsageError, match=r"^TRACE is required$"):
+        dlsim.replay([])
+    with pytest.raises(dlsim.InputError, match=r"^standard input: the caller does not provide it$"):
+        dlsim.scaler("torch", 3, overflow_at="@-")
 
 
 def test_a_refusal_keeps_the_result_of_the_other_policies() -> None:
