@@ -6,10 +6,11 @@
 #include <ranges>
 
 #include "dlsim/error.h"
-#include "sim/base/json_value.h"
 
 namespace dlsim::sim {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 std::optional<double> NumberIn(const Json& object, const char* key) {
   const Json& value = object.at(key);

@@ -150,7 +150,7 @@ CLI::Option* AddOption(OptionRow& row, CLI::App& app) {
 void AddRows(Command& command, CLI::App& app) {
   CLI::App* one_of = nullptr;
   for (OptionRow& row : command.rows) {
-    if (!row.one_of.empty() && one_of == nullptr) {
+    if (!row.one_of.empty() && (one_of == nullptr || one_of->get_group() != row.one_of)) {
       one_of = app.add_option_group(row.one_of)->require_option(1);
     }
     AddOption(row, row.one_of.empty() ? app : *one_of)

@@ -12,13 +12,14 @@
 #include "dlsim/format.h"
 #include "dlsim/sim/policies.h"
 #include "sim/app/shared_options.h"
-#include "sim/base/json_value.h"
 #include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 #include "sim/base/text_input.h"
 
 namespace dlsim::sim {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // Returns the first name of a policy's parameter, or `key` itself if it has none of that name.
 std::string_view ParameterName(const PolicyInfo& policy, std::string_view key) {

@@ -2,12 +2,13 @@
 // Names from files do no harm where results are read: in a terminal, a table, a spreadsheet.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "dlsim/error.h"
 #include "sim/base/csv_field.h"
-#include "sim/base/json_value.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 namespace {
@@ -29,13 +30,13 @@ TEST(HiddenText, IsEscapedAlikeInTextAndCsv) {
 
 TEST(HiddenText, IsEscapedInJsonAndMeansTheSame) {
   for (const std::string& hidden : kHidden) {
-    const Json value = {{"k" + hidden, "a" + hidden + "b"}};
-    const std::string text = DumpJson(value);
+    const std::map<std::string, std::string> value = {{"k" + hidden, "a" + hidden + "b"}};
+    const std::string text = JsonOf(value).text;
     EXPECT_EQ(text.find(hidden), std::string::npos) << text;
     EXPECT_NE(text.find("\\u"), std::string::npos) << text;
-    EXPECT_EQ(Json::parse(text), value);
+    EXPECT_EQ(nlohmann::json::parse(text), nlohmann::json(value));
   }
-  EXPECT_EQ(DumpJson("\xC3\xA9 \xE2\x82\xAC"), "\"\xC3\xA9 \xE2\x82\xAC\"");
+  EXPECT_EQ(JsonOf(std::string("\xC3\xA9 \xE2\x82\xAC")).text, "\"\xC3\xA9 \xE2\x82\xAC\"");
 }
 
 TEST(CsvField, QuotesWhatRfc4180Asks) {
