@@ -56,17 +56,18 @@ def show(frame: pd.DataFrame, **renamed: str) -> None:
 
 # %%
 replay = dlsim.replay(CNN, formats="fp16", policies=["cerebras", "cerebras-2.10"], quiet=True)
-runs = replay.to_frame("runs")
 show(
-    runs,
-    policy="policy",
-    steps="steps",
-    skipped_steps="skipped",
-    first_applied_step="first applied",
-    max_scale="from",
-    final_scale="to",
+    replay.runs.to_pandas(),
+    **{
+        "policy": "policy",
+        "summary.steps": "steps",
+        "summary.skipped_steps": "skipped",
+        "summary.first_applied_step": "first applied",
+        "summary.max_scale": "from",
+        "summary.final_scale": "to",
+    },
 )
-documented, real = runs.skipped_steps
+documented, real = replay.runs.summary.skipped_steps
 assert (documented, real) == (35, 0)
 
 # %% [markdown]
@@ -89,8 +90,7 @@ absmax = np.array([max(np.abs(g).max() for g in step.gradients().values()) for s
 limit = dlsim.FP16.overflow_threshold / absmax.astype(np.float64)
 
 tuned = dlsim.tune(CNN, formats=["fp16", "fp8-e4m3"], quiet=True)
-headroom = tuned.to_frame("headroom").query("format == 'fp16'").largest_scale.to_numpy()
-assert np.allclose(limit, headroom, rtol=1e-6)
+assert np.allclose(limit, tuned.formats[0].headroom.steps.largest_scale, rtol=1e-6)
 first = int(np.argmax(2.0 ** (50.83 - np.arange(45)) < limit))
 print(f"largest scales: 2^{np.log2(limit.min()):.2f} to 2^{np.log2(limit.max()):.2f}")
 print(f"from 2^50.83, halving at every step, the first scale that fits comes at step {first}")
@@ -112,20 +112,20 @@ sweep = dlsim.sweep(
     policies="cerebras-2.10",
     vary={"init_scale": ["2^-13", "2^0", "2^5", "2^15"], "steps_per_increase": [5, 10, 2000]},
     quiet=True,
-).to_frame("runs")
+).runs.to_pandas()
 show(
     sweep.sort_values(["params.init_scale", "params.steps_per_increase"]),
     **{
         "params.init_scale": "init_scale",
         "params.steps_per_increase": "steps_per_increase",
-        "skipped_steps": "skipped",
-        "final_scale": "final",
-        "mean_loss": "gradient lost",
+        "summary.skipped_steps": "skipped",
+        "summary.final_scale": "final",
+        "summary.mean_loss": "gradient lost",
     },
 )
-assert sweep.skipped_steps.max() == 0
-high = sweep["params.init_scale"].astype(float) >= 1
-assert sweep[high].mean_loss.max() == 0 and sweep[~high].mean_loss.min() > 0
+assert sweep["summary.skipped_steps"].max() == 0
+high, lost = sweep["params.init_scale"] >= 1, sweep["summary.mean_loss"]
+assert lost[high].max() == 0 and lost[~high].min() > 0
 
 # %% [markdown]
 # Only a start of 2^-13 loses anything, in the steps before the scale has grown. What does each
@@ -140,14 +140,14 @@ statics = dlsim.sweep(
     policies="static",
     vary={"loss_scale": [2.0**e for e in exponents]},
     quiet=True,
-).to_frame("runs")
+).runs.to_pandas()
 figure = go.Figure()
 statics = statics.sort_values("params.loss_scale")
-statics["log2_scale"] = np.log2(statics["params.loss_scale"].astype(float))
+statics["log2_scale"] = np.log2(statics["params.loss_scale"])
 for name, of_format in statics.groupby("format", sort=False):
     figure.add_scatter(
         x=of_format.log2_scale,
-        y=of_format.mean_loss.clip(lower=1e-17),
+        y=of_format["summary.mean_loss"].clip(lower=1e-17),
         mode="lines+markers",
         name=name,
     )
@@ -172,7 +172,7 @@ figure
 print(tuned.verdict)
 fp16, fp8 = tuned.verdict.formats
 assert fp16.verdict == "as is" and fp8.verdict == "with a scale"
-verdicts = tuned.to_frame("formats").set_index("format")
+verdicts = tuned.formats.to_pandas().set_index("format")
 for name, row in verdicts.iterrows():
     print(f"{name}: {row.verdict}")
     print(f"   {row.reason}")
@@ -190,7 +190,7 @@ assert verdicts["recommended.mean_loss"]["fp8-e4m3"] < verdicts.mean_loss_at_sca
 # and at scale 1 the loss is more than seven times as large. These tensors lose most there:
 
 # %%
-tensors = tuned.to_frame("tensors").query("format == 'fp8-e4m3'")
+tensors = tuned.tensors.to_pandas().query("format == 'fp8-e4m3'")
 show(
     tensors.nlargest(5, "worst_harm"),
     name="tensor",
@@ -223,9 +223,9 @@ print(block)
 with tempfile.TemporaryDirectory() as folder:
     config = Path(folder) / "params.yaml"
     config.write_text(block)
-    pasted = dlsim.replay(CNN, config=config, quiet=True).to_frame("runs").iloc[0]
-assert pasted["params.init_scale"] == verdicts["recommended.params.init_scale"]["fp16"]
-assert pasted.skipped_steps == 0
+    pasted = dlsim.replay(CNN, config=config, quiet=True).runs[0]
+assert pasted.params.init_scale == verdicts["recommended.params.init_scale"]["fp16"]
+assert pasted.summary.skipped_steps == 0
 
 # %% [markdown]
 # ## 4. A training where no scale is right
@@ -235,25 +235,25 @@ assert pasted.skipped_steps == 0
 
 # %%
 tuned = dlsim.tune(DIABETES, formats="fp16", quiet=True)
-row = tuned.to_frame("formats").iloc[0]
+row = tuned.formats[0]
 print(f"{row.verdict}: {row.reason}")
 print(f"steps that no scale makes finite: {row.never_finite_steps}")
-print(f"a window of scales that suits all other steps: {'none' if row['window.empty'] else 'yes'}")
+print(f"a window of scales that suits all other steps: {'none' if row.window.empty else 'yes'}")
 show(
-    tuned.to_frame("comparisons"),
+    tuned.comparisons.to_pandas(),
     label="",
     mean_loss="gradient lost",
     skipped_steps="skipped",
     skipped_before_first_applied="before the first",
 )
-assert row["window.empty"] and row.never_finite_steps == 2
-assert row["recommended.mean_loss"] > row.least_possible_mean_loss > 0
+assert row.window.empty and row.never_finite_steps == 2
+assert row.recommended.mean_loss > row.least_possible_mean_loss > 0
 
 # %%
-headroom = tuned.to_frame("headroom")
+headroom = row.headroom.steps
 figure = go.Figure()
 figure.add_scatter(
-    x=headroom.step, y=np.log2(headroom.largest_scale.astype(float)), mode="markers", name="largest"
+    x=headroom.step, y=np.log2(headroom.largest_scale), mode="markers", name="largest"
 )
 figure.update_layout(
     title="Largest scale of each step in fp16: 114 binades apart",
@@ -272,10 +272,11 @@ figure
 # Stacks differ in how they recover. All policies that dlsim has, with their own defaults:
 
 # %%
-everything = dlsim.replay(DIABETES, formats="fp16", policies="all", quiet=True).to_frame("runs")
-by_skips = everything.groupby("skipped_steps").policy.agg(["count", ", ".join])
+everything = dlsim.replay(DIABETES, formats="fp16", policies="all", quiet=True)
+everything = everything.runs.to_pandas()
+by_skips = everything.groupby("summary.skipped_steps").policy.agg(["count", ", ".join])
 display(by_skips)
-skips = everything.set_index("policy").skipped_steps
+skips = everything.set_index("policy")["summary.skipped_steps"]
 assert skips["cerebras"] == 25 and skips["torch"] == skips["cerebras-2.10"] == 7
 assert skips["megatron"] == 24 and skips["static"] == 0
 

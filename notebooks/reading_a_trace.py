@@ -150,7 +150,8 @@ figure
 
 # %%
 replay = dlsim.replay(LM, formats=["fp16", "cb16"], policies="static", quiet=True)
-tensors = replay.to_frame("tensors").query("format == 'fp16' and role == 'grad'").set_index("name")
+tensors = replay.tensors.to_pandas().query("format == 'fp16' and role == 'grad'")
+tensors = tensors.set_index("name")
 for name, row in tensors.iterrows():
     underflow = lost = total = 0
     for recording in (r for s in trace for r in s.recordings):
@@ -186,9 +187,9 @@ assert share == {"query": 0, "key": 1, "value": 0}
 # CB16 keeps more of this noise, as its smallest value is 2^-39. That is no advantage here:
 
 # %%
-runs = replay.to_frame("runs").set_index("format")
-display(runs[["elements", "underflow", "subnormal", "energy_lost"]])
-assert runs.underflow["cb16"] < runs.underflow["fp16"]
+fp16, cb16 = (run.summary for run in replay.runs)
+display(replay.runs.summary.to_pandas()[["elements", "underflow", "subnormal", "energy_lost"]])
+assert cb16.underflow < fp16.underflow
 
 # %% [markdown]
 # ## 5. The same from a profile
@@ -206,8 +207,8 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"{trace_bytes} bytes became {profile.file_bytes}")
 
     settings = {"formats": ["fp16", "cb16"], "policies": "cerebras-2.10", "quiet": True}
-    of_trace = dlsim.replay(LM, **settings).to_frame("tensors")
-    of_profile = dlsim.replay(path, **settings).to_frame("tensors")
+    of_trace = dlsim.replay(LM, **settings).tensors.to_pandas()
+    of_profile = dlsim.replay(path, **settings).tensors.to_pandas()
     of_counts = dlsim.exponents(path)
     table = profile.step(299).table(bias, part=0)
 
@@ -247,8 +248,8 @@ table = pd.DataFrame(rows)
 display(table)
 
 nonfinite = table[table["such as"] != ""].step.tolist()
-steps = dlsim.replay(TROUBLE, formats="bf16", policies="static", quiet=True).to_frame("steps")
-assert nonfinite == steps[steps.nonfinite > 0].step.tolist() == [169, 241, 305, 376]
+steps = dlsim.replay(TROUBLE, formats="bf16", policies="static", quiet=True).steps
+assert nonfinite == steps.step[steps.nonfinite > 0].tolist() == [169, 241, 305, 376]
 
 # %% [markdown]
 # Each NaN was announced. At step 168 the loss is 4e8 and a gradient reaches 2^29.9, at step 240 it
@@ -257,7 +258,7 @@ assert nonfinite == steps[steps.nonfinite > 0].step.tolist() == [169, 241, 305, 
 
 # %%
 before = dlsim.replay(TROUBLE, formats=["fp16", "cb16", "bf16"], policies="static", quiet=True)
-steps = before.to_frame("steps").query("step in (168, 240)")
+steps = before.steps.to_pandas().query("step in (168, 240)")
 finite = steps.pivot(index="format", columns="step", values="finite")
 display(finite)
 assert finite.loc["bf16"].all() and not finite.loc["fp16"].any()

@@ -170,7 +170,7 @@ def accumulate(trace: Any, *, world_size: int = 64, scale: float | None = None) 
         row = [run["name"], errors[run["name"]], percent_text(run["lost"])]
         rows.append([*row, "yes" if run["overflows"] else "no", scale_text(run["safe_scale"])])
     text = "".join(map(wrapped, lines)) + "\n" + table_text(rows)
-    return Result((), data, (), text)
+    return Result(data, report=text)
 
 
 def _lines(runs: Any, errors: Any, ranks: int, based: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from .traces._writer import TraceWriter, checked_grad_scale
 
 if TYPE_CHECKING:
     from ._values import FormatNames, Names
-    from .results._verdict import Verdict
+    from .results import Verdict
 
 
 def check(

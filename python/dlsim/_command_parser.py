@@ -63,7 +63,7 @@ def run_for_result(
     if path == "-":
         import json
 
-        print(json.dumps(result.data, separators=(",", ":"), ensure_ascii=False))
+        print(json.dumps(result.to_dict(), separators=(",", ":"), ensure_ascii=False))
         return 0
     if path is not None:
         result.save(path)

@@ -532,7 +532,7 @@ def updates(
     }
     data: dict[str, Any] = {"schema": "dlsim.updates/2", "probe": facts, "options": {"seed": seed}}
     data |= {"lines": lines, "fixes": fixes, "runs": runs}
-    return Result((), data, (), _report(data))
+    return Result(data, report=_report(data))
 
 
 _HEADS = {

@@ -66,7 +66,7 @@ _TRACES = {"traces": "Paths"}
 _FUNCTIONS = {
     "replay": _Function(
         _TRACES,
-        "JudgedResult",
+        "Result",
         "Replays recorded gradients through formats and policies; dlsim.replay/1.",
     ),
     "sweep": _Function(
@@ -76,7 +76,7 @@ _FUNCTIONS = {
     ),
     "tune": _Function(
         _TRACES,
-        "JudgedResult",
+        "Result",
         "Recommends loss-scale parameters; dlsim.tune/1.\n\n"
         "With `emit`, the report is the configuration to paste.",
     ),
@@ -147,7 +147,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ._values import FormatName, FormatNames, Names, Number, Paths, PathText, Settings
-from .results import JudgedResult, Result
+from .results import Result
 '''
 
 
@@ -324,7 +324,7 @@ def call(
     STEP_PATH names.
     """
     from . import _core
-    from .results import JudgedResult, Result
+    from .results import Result
 
     options, words = [], []
     for keyword, value in given.items():
@@ -338,12 +338,13 @@ def call(
 
         options += meant(options)
     prints = name in ("info", "formats")
-    options.append(("json", "" if prints else _core.RESULT_PATH))
+    options.append(("json", "" if prints else "<result>"))
     with _progress_of_call() as on_progress:
-        code, report, said, written = _core.call(
+        code, report, said, data = _core.call(
             name,
             [os.fsencode(one) for one in arguments],
             [(one, os.fsencode(text)) for one, text in options],
+            "-" if prints else "<result>",
             on_progress,
             step,
         )
@@ -351,13 +352,9 @@ def call(
     error = ""
     if code not in (0, _CHECK_FAILED):
         error = lines.pop() if lines else f"exit code {code}"
-    if prints and not error:
-        written, report = report.encode(), ""
     found = None
-    if written is not None:
-        result = JudgedResult if _FUNCTIONS[name].result == "JudgedResult" else Result
-        command = ("dlsim", name, *words, *arguments)
-        found = result(command, json.loads(written), tuple(lines), report)
+    if data is not None:
+        found = Result(data, ("dlsim", name, *words, *arguments), lines, report)
     if code == _USAGE:
         _raise_refusal(found)
         raise UsageError(error)
@@ -370,7 +367,7 @@ def call(
 
 def _raise_refusal(found: Result | None) -> None:
     """Raises PolicyRefusal if a policy refused its parameters."""
-    data = {} if found is None else found.data
+    data = {} if found is None else found
     for run in data.get("runs", [data]):
         for event in run.get("events", ()):
             if event.get("step") == -1:

@@ -9,12 +9,14 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cmath>
 #include <exception>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "python/src/bindings.h"
@@ -22,6 +24,7 @@
 #include "sim/app/command_main.h"
 #include "sim/app/commands.h"
 #include "sim/base/caller.h"
+#include "sim/base/rows.h"
 #include "src/base/float_environment.h"
 #include "src/base/set_threads.h"
 #include "src/base/wanted_threads.h"
@@ -31,7 +34,6 @@ namespace nb = nanobind;
 namespace dlsim::python {
 namespace {
 
-constexpr const char* kResultPath = "<result>";  // of --json, for the caller
 constexpr const char* kStepPath = "<step>";
 constexpr int kInternalError = 70;
 
@@ -61,19 +63,88 @@ nb::object TextOf(std::string_view bytes) {
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
+// Makes objects of dlsim.results of rows, while the GIL is held: Records, Tables of them, and
+// Python's own values. All NaN are one object, so that equal results compare as equal.
+class ObjectSink final : public sim::RowSink {
+ public:
+  nb::object TakeObject() { return std::move(made_); }
+
+  void Take(const Place& place, const Cell& cell, bool missing) override {
+    if (missing && (place.how & sim::kLeftOutIfEmpty) != 0) return;
+    Add(KeyOf(place),
+        missing ? nb::none() : std::visit([&](const auto& value) { return Made(value); }, cell));
+  }
+
+  bool Open(const Place& place, bool is_object, bool missing, const void*) override {
+    if (missing) {
+      Take(place, {}, true);
+    } else {
+      open_.emplace_back(KeyOf(place), is_object ? record_() : nb::list());
+    }
+    return !missing;
+  }
+
+  void Close(bool is_object) override {
+    auto [key, value] = std::move(open_.back());
+    open_.pop_back();
+    Add(key, is_object || !IsTable(value) ? value : table_(value));
+  }
+
+ private:
+  static nb::object KeyOf(const Place& place) {
+    if (place.name == nullptr) return {};
+    PyObject* name = TextOf(place.name).release().ptr();
+    PyUnicode_InternInPlace(&name);
+    return nb::steal(name);
+  }
+
+  // Whether a list has objects, but for nulls, or nothing.
+  static bool IsTable(nb::handle list) {
+    bool has_object = false, has_null = false;
+    for (const nb::handle item : list) {
+      if (!item.is_none() && !PyDict_Check(item.ptr())) return false;
+      (item.is_none() ? has_null : has_object) = true;
+    }
+    return has_object || !has_null;
+  }
+
+  nb::object Made(std::string_view text) const { return TextOf(text); }
+  nb::object Made(bool flag) const { return nb::bool_(flag); }
+  nb::object Made(double number) const { return std::isnan(number) ? nan_ : nb::float_(number); }
+  nb::object Made(float number) const { return Made(double{number}); }
+  nb::object Made(int64_t number) const { return nb::int_(number); }
+  nb::object Made(uint64_t number) const { return nb::int_(number); }
+
+  void Add(const nb::object& key, const nb::object& value) {
+    if (open_.empty()) {
+      made_ = value;
+    } else if (PyObject* const owner = open_.back().second.ptr();
+               (key.is_valid() ? PyDict_SetItem(owner, key.ptr(), value.ptr())
+                               : PyList_Append(owner, value.ptr())) != 0) {
+      throw nb::python_error();
+    }
+  }
+
+  nb::module_ results_ = nb::module_::import_("dlsim.results");
+  nb::object record_ = results_.attr("Record"), table_ = results_.attr("Table");
+  nb::object nan_ = nb::module_::import_("math").attr("nan");
+  std::vector<std::pair<nb::object, nb::object>> open_;  // objects and lists, and where they go
+  nb::object made_;
+};
+
 // Keeps what the engine gives until Python takes it. All but the constructor and what returns
 // Python's objects is called without the GIL.
 class PythonCaller final : public sim::Caller {
  public:
-  // `on_progress` is called with the work done, all work, and a text; or it is None.
-  PythonCaller(nb::object on_progress, StepParts* step)
-      : on_progress_(std::move(on_progress)), step_(step) {}
+  // `result_path` stands for a result that is taken as an object. `on_progress` is called with the
+  // work done, all work, and a text; or it is None.
+  PythonCaller(const std::string& result_path, nb::object on_progress, StepParts* step)
+      : result_path_(result_path), on_progress_(std::move(on_progress)), step_(step) {}
 
-  bool Takes(const std::string& path) const override { return path == "-" || path == kResultPath; }
-  void Write(const std::string& path, std::string_view bytes) override {
-    (path == "-" ? printed_ : result_).append(bytes);
-  }
-  void Complete(const std::string& path) override { has_result_ |= path == kResultPath; }
+  bool Takes(const std::string& path) const override { return path == "-" || path == result_path_; }
+  void Write(std::string_view bytes) override { printed_.append(bytes); }
+  bool TakeRows(const std::string& path,
+                const std::function<void(sim::RowSink& row)>& tell) override;
   void Say(std::string_view line) override { said_.emplace_back(line); }
   std::unique_ptr<sim::StepSource> GivenGradients(const std::string& path) const override {
     return step_ != nullptr && path == kStepPath ? step_->TakeSource() : nullptr;
@@ -89,8 +160,8 @@ class PythonCaller final : public sim::Caller {
   }
   void CheckCanceled() override;
 
-  // Returns exit code, text for standard output, lines for standard error, and the bytes of the
-  // JSON if it is complete; raises what ended the work.
+  // Returns exit code, text for standard output, lines for standard error, and the result or None;
+  // raises what ended the work.
   nb::tuple Results(int exit_code) const;
 
  private:
@@ -101,12 +172,12 @@ class PythonCaller final : public sim::Caller {
     throw sim::Canceled();
   }
 
-  nb::object on_progress_;
+  const std::string& result_path_;
+  nb::object on_progress_, result_ = nb::none();
   StepParts* step_;
-  std::string printed_, result_;
+  std::string printed_;
   std::vector<std::string> said_;
   std::exception_ptr ended_by_;
-  bool has_result_ = false;
   Clock::time_point next_check_ = Clock::now();
 };
 
@@ -119,13 +190,25 @@ void PythonCaller::CheckCanceled() {
   if (PyErr_CheckSignals() != 0) End(std::make_exception_ptr(nb::python_error()));
 }
 
+bool PythonCaller::TakeRows(const std::string& path,
+                            const std::function<void(sim::RowSink& row)>& tell) {
+  if (path != result_path_) return false;
+  const nb::gil_scoped_acquire held;
+  try {
+    ObjectSink sink;
+    sink.Object(nullptr, "", tell);
+    result_ = sink.TakeObject();
+  } catch (nb::python_error&) {
+    End(std::current_exception());
+  }
+  return true;
+}
+
 nb::tuple PythonCaller::Results(int exit_code) const {
   if (ended_by_) std::rethrow_exception(ended_by_);
   nb::list lines;
   for (const std::string& line : said_) lines.append(TextOf(line));
-  return nb::make_tuple(
-      exit_code, TextOf(printed_), lines,
-      has_result_ ? nb::object(nb::bytes(result_.data(), result_.size())) : nb::object(nb::none()));
+  return nb::make_tuple(exit_code, TextOf(printed_), lines, result_);
 }
 
 // What a process of its own would start with: numbers without the user's decimal comma, arithmetic
@@ -153,12 +236,12 @@ class OwnSettings {
 
 nb::tuple Call(const std::string& name, const std::vector<nb::bytes>& arguments,
                const std::vector<std::pair<std::string, nb::bytes>>& options,
-               const nb::object& on_progress, StepParts* step) {
+               const std::string& result_path, const nb::object& on_progress, StepParts* step) {
   std::vector<std::string> words;
   for (const nb::bytes& argument : arguments) words.push_back(BytesOf(argument));
   std::vector<sim::GivenText> given;
   for (const auto& [option, text] : options) given.push_back({option, BytesOf(text)});
-  PythonCaller caller(on_progress, step);
+  PythonCaller caller(result_path, on_progress, step);
   int exit_code = kInternalError;
   {
     const nb::gil_scoped_release released;
@@ -191,16 +274,17 @@ int RunAsProcess(const std::vector<nb::bytes>& arguments) {
 }  // namespace
 
 void BindEngine(nb::module_& module) {
-  module.attr("RESULT_PATH") = kResultPath;
   module.attr("STEP_PATH") = kStepPath;
   module.def(
       "call", Call, nb::arg("name"), nb::arg("arguments"), nb::arg("options"),
-      nb::arg("on_progress") = nb::none(), nb::arg("step") = nb::none(),
+      nb::arg("result_path") = "", nb::arg("on_progress") = nb::none(),
+      nb::arg("step") = nb::none(),
       nb::sig("def call(name: str, arguments: Sequence[bytes], options: Sequence[tuple[str, "
-              "bytes]], on_progress: object | None = None, step: HeldStep | None = None) -> "
-              "tuple[int, str, list[str], bytes | None]"),
-      "Runs a command; returns its exit code, text, lines of notes and errors, and JSON. STEP_PATH "
-      "names the gradients of `step`.");
+              "bytes]], result_path: str = '', on_progress: object | None = None, "
+              "step: HeldStep | None = None) -> tuple[int, str, list[str], Any]"),
+      "Runs a command; returns its exit code, text, lines of notes and errors, and as a "
+      "dlsim.results.Record what it writes as JSON to `result_path`. STEP_PATH names the gradients "
+      "of `step`.");
   module.def("options", sim::OptionModel, "JSON of the options of all commands.");
   module.def("command_main", RunAsProcess, nb::arg("arguments"),
              nb::sig("def command_main(arguments: Sequence[bytes]) -> int"),

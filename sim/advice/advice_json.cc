@@ -186,7 +186,7 @@ namespace {
 
 struct FormatRecord {
   FormatAdvice advice;
-  JsonPart scaled = {};
+  TellRows scaled = {};
 };
 
 inline void Rows(const FormatRecord& of, RowSink& row) {
@@ -207,7 +207,7 @@ FormatRecord RecordOf(const ScaledAdvice& scaled) {
   }
   format.mean_harm = BackwardHarm(scaled).mean();
   format.steps_outside = scaled.ForwardFailures() + scaled.BackwardFailures();
-  return {std::move(format), JsonScaled(scaled)};
+  return {std::move(format), RowsOf(scaled)};
 }
 
 std::vector<FormatRecord> FormatsOf(const Advice& advice) {
@@ -253,13 +253,10 @@ void AdviceRows(const Advice& of, std::string_view rounding, RowSink& row) {
 
 }  // namespace
 
-JsonPart JsonAdvice(const Advice& advice, std::string_view rounding) {
-  return JsonOf([&](RowSink& row) { AdviceRows(advice, rounding, row); });
+TellRows RowsOf(const Advice& advice, std::string_view rounding) {
+  return [&advice, rounding](RowSink& row) { AdviceRows(advice, rounding, row); };
 }
 
-void AddAdviceKeys(std::vector<KeyTable>& tables) {
-  AddKeys(
-      "verdict", [](RowSink& row) { AdviceRows({}, "", row); }, tables);
-}
+void AddAdviceKeys(std::vector<KeyTable>& tables) { AddKeys("verdict", RowsOf(Advice()), tables); }
 
 }  // namespace dlsim::sim

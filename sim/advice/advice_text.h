@@ -36,8 +36,8 @@ std::string FormatPaths(const Advice& advice);
 // The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
 std::string FormatAdviceDetails(const Advice& advice, size_t top);
 
-// The object "verdict"; `rounding`: of a sweep.
-JsonPart JsonAdvice(const Advice& advice, std::string_view rounding = "");
+// The object "verdict" of advice that lives until it is told; `rounding`: of a sweep.
+TellRows RowsOf(const Advice& advice, std::string_view rounding = "");
 void AddAdviceKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

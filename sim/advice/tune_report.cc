@@ -56,7 +56,7 @@ std::string Recommendation(const FormatTuning& tuning) {
 std::string Changes(const FormatTuning& tuning) {
   std::string text;
   const auto value = [](const NamedValue& field) {
-    return ParameterText(field.name, JsonOf(field.value).text);
+    return ParameterText(field.name, JsonText(field.value));
   };
   for (const ParameterChange& change : tuning.changes) {
     text += fmt::format("{} {} from {} to {}", text.empty() ? "" : ",", change.to.name,
@@ -398,33 +398,23 @@ inline void Rows(const FormatTuning& of, RowSink& row) {
   row("config", blocks, "for each stack the lines of its configuration, or null");
 }
 
-namespace {
-
-void TuneRows(const JsonPart& trace, const JsonPart& verdict, const JsonPart& config,
-              const TuneResult& result, RowSink& row) {
-  row("schema", "dlsim.tune/1");
-  row("trace", trace, "what was read");
-  row("verdict", verdict, "the answer");
-  row("config", config, "with `--config` only: as `options.config` of a replay", kLeftOutIfEmpty);
-  row("objective", kTuneObjective, "what is minimized, in words");
-  row("resolution", kLossResolution, "differences of gradient lost below it are ignored");
-  row("eligibility", kTuneEligibility, "which policies may be recommended, in words");
-  row("steps", result.formats.empty() ? 0 : result.formats[0].steps, "that were recorded");
-  row("least_stride", result.least_stride, "least distance of step numbers");
-  row("most_stride", result.most_stride, "the largest");
-  row("formats", std::span(result.formats), "one object per format");
+TellRows RowsOf(const TuneResult& result, const TellRows& trace, const TellRows& verdict,
+                const TellRows& config) {
+  return [&result, trace, verdict, config](RowSink& row) {
+    row("schema", "dlsim.tune/1");
+    row("trace", trace, "what was read");
+    row("verdict", verdict, "the answer");
+    row("config", config, "with `--config` only: as `options.config` of a replay", kLeftOutIfEmpty);
+    row("objective", kTuneObjective, "what is minimized, in words");
+    row("resolution", kLossResolution, "differences of gradient lost below it are ignored");
+    row("eligibility", kTuneEligibility, "which policies may be recommended, in words");
+    row("steps", result.formats.empty() ? 0 : result.formats[0].steps, "that were recorded");
+    row("least_stride", result.least_stride, "least distance of step numbers");
+    row("most_stride", result.most_stride, "the largest");
+    row("formats", std::span(result.formats), "one object per format");
+  };
 }
 
-}  // namespace
-
-JsonPart JsonTuning(const JsonPart& trace, const JsonPart& verdict, const JsonPart& config,
-                    const TuneResult& result) {
-  return JsonOf([&](RowSink& row) { TuneRows(trace, verdict, config, result, row); });
-}
-
-void AddTuneKeys(std::vector<KeyTable>& tables) {
-  AddKeys(
-      "", [](RowSink& row) { TuneRows({}, {}, {}, {}, row); }, tables);
-}
+void AddTuneKeys(std::vector<KeyTable>& tables) { AddKeys("", RowsOf(TuneResult()), tables); }
 
 }  // namespace dlsim::sim

@@ -25,9 +25,9 @@ inline constexpr const char* kTuneEligibility =
 // all the evidence if `details` are asked for; `top` tensors in each list.
 std::string FormatTuneReport(const TuneResult& result, size_t top, bool details);
 
-// Returns the document; `config`: empty without one.
-JsonPart JsonTuning(const JsonPart& trace, const JsonPart& verdict, const JsonPart& config,
-                    const TuneResult& result);
+// The document, of what lives until it is told; `config`: empty without one.
+TellRows RowsOf(const TuneResult& result, const TellRows& trace = {}, const TellRows& verdict = {},
+                const TellRows& config = {});
 void AddTuneKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

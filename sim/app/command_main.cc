@@ -44,7 +44,7 @@ void PrintOnError(const std::string& text) {
 class StandardCaller final : public Caller {
  public:
   StandardCaller();
-  void Write(const std::string& path, std::string_view bytes) override;
+  void Write(std::string_view bytes) override;
   void Say(std::string_view line) override;
   void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override;
   void EndProgress() override;
@@ -59,7 +59,7 @@ StandardCaller::StandardCaller() {
   replaces_progress = isatty(STDERR_FILENO) != 0 && !is_dumb;
 }
 
-void StandardCaller::Write(const std::string&, std::string_view bytes) {
+void StandardCaller::Write(std::string_view bytes) {
   if (WriteBytes(STDOUT_FILENO, bytes)) return;
   throw InputError("standard output",
                    std::string("cannot be written (") + std::strerror(errno) + ")");

@@ -145,16 +145,14 @@ std::string OptionModel() {
     row("description", command.description);
     row.List("options", "", options, OptionModelRows);
   };
-  return JsonOf([&](RowSink& row) {
-           row("schema", "dlsim.options/1");
-           row.Object("commands", "", [&](RowSink& all) {
-             for (const Command& command : commands) {
-               all.Object(command.name.c_str(), "",
-                          [&](RowSink& one) { of_command(command, one); });
-             }
-           });
-         })
-      .text;
+  return JsonText([&](RowSink& row) {
+    row("schema", "dlsim.options/1");
+    row.Object("commands", "", [&](RowSink& all) {
+      for (const Command& command : commands) {
+        all.Object(command.name.c_str(), "", [&](RowSink& one) { of_command(command, one); });
+      }
+    });
+  });
 }
 
 int CallCommand(std::string_view name, std::span<const std::string> arguments,

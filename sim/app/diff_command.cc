@@ -91,8 +91,7 @@ int RunDiff(const DiffOptions& options) {
   const std::vector<ExpectationOutcome> outcomes =
       CheckExpectations(options.expectations, FiguresOf(diff));
   if (files.json) {
-    WriteDiffJson(diff, JsonOf(options), outcomes.empty() ? JsonPart() : JsonOutcomes(outcomes),
-                  *files.json);
+    WriteDiffJson(diff, RowsOf(options), outcomes, *files.json);
   }
   files.Commit();
   if (options.results.wants_report()) WriteReport(FormatDiff(diff, options.report));

@@ -169,8 +169,9 @@ int RunFormats(const FormatsOptions& options) {
   const std::vector<Listed> formats = ListFormats(options.names);
   const std::vector<NamedScaledFormat> scaled = ListScaledFormats(options.names);
   if (options.json) {
-    const auto rows = [&](RowSink& row) { FormatsRows(formats, scaled, row); };
-    WriteOutput("-", JsonOf(rows).text + "\n");
+    OutputFile out("-");
+    WriteJson([&](RowSink& row) { FormatsRows(formats, scaled, row); }, out);
+    out.Commit();
     return 0;
   }
   const std::string table = formats.empty() ? "" : FormatsTable(formats);

@@ -105,7 +105,7 @@ inline void Rows(const ListedTensor& of, RowSink& row) {
 
 inline void Rows(const TraceInfo& of, RowSink& row) {
   row("schema", "dlsim.info/1");
-  row("trace", JsonTrace(of.facts, of.paths), "as in `dlsim.replay/1`");
+  row("trace", RowsOf(of.facts, of.paths), "as in `dlsim.replay/1`");
   row("notes", of.facts.notes, "remarks such as files left out");
   row("steps", of.steps, "of a trace one object per file; of a profile one per step");
   row("tensors", of.tensors, "one object per tensor");
@@ -205,7 +205,9 @@ int RunInfo(InfoOptions options) {
   if (file != "-") CheckOutputAgainst("--json", file, "TRACE", options.trace.paths);
   const TraceInfo info = ReadInfo(options.trace);
   if (options.json) {
-    WriteOutput(file, JsonOf(info).text + "\n");
+    OutputFile out(file);
+    WriteJson(info, out);
+    out.Commit();
   } else if (!options.quiet) {
     WriteReport(InfoText(info));
   }

@@ -123,11 +123,11 @@ inline void Rows(const ProfileRecord& of, RowSink& row) {
 }
 
 // The same for programs.
-JsonPart JsonSummary(const ProfileReader& profile) {
+void WriteSummary(const ProfileReader& profile, OutputFile& out) {
   ProfileRecord record = {
       profile.folder(), {}, RecordedBytes(profile), profile.file_bytes(), profile.settings()};
   for (size_t i = 0; i < profile.step_count(); ++i) record.steps.push_back(profile.step_number(i));
-  return JsonOf(record);
+  WriteJson(record, out);
 }
 
 // Numbers of steps, both included.
@@ -312,7 +312,7 @@ int RunProfile(const ProfileCommandOptions& options) {
   if (options.quiet && json == nullptr) return 0;
   const ProfileReader profile = ProfileReader::Open(options.output);
   if (json != nullptr) {
-    json->Write(JsonSummary(profile).text + "\n");
+    WriteSummary(profile, *json);
     json->Commit();
   }
   if (!options.quiet && options.json != "-") WriteReport(FormatSummary(profile));

@@ -360,13 +360,13 @@ int RunReplay(ReplayCommandOptions options) {
   AddPaths(runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
-    WriteReplayJson(
-        {.trace = JsonTrace(facts, options.trace.paths),
-         .options = JsonOf([&](RowSink& row) { RecordRows(options, configured.configs, row); }),
-         .verdict = JsonAdvice(advice),
-         .expectations = options.expectations.empty() ? JsonPart() : JsonOutcomes(outcomes),
-         .runs = runs},
-        *files.json);
+    const auto of_call = [&](RowSink& row) { RecordRows(options, configured.configs, row); };
+    WriteReplayJson({.trace = RowsOf(facts, options.trace.paths),
+                     .options = of_call,
+                     .verdict = RowsOf(advice),
+                     .expectations = outcomes,
+                     .runs = runs},
+                    *files.json);
   }
   if (summaries) Summarize(options, *summaries);
   files.Commit();

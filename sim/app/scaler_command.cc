@@ -241,9 +241,7 @@ int RunScalerCommand(ScalerCommandOptions options) {
   const auto& [run, twins, notes] = result;
   if (options.json) {
     OutputFile out(*options.json);
-    JsonPart configured;
-    if (config) configured = JsonOf(*config);
-    out.Write(JsonScaler(name, run, twins, std::move(configured)).text + "\n");
+    WriteJson(RowsOf(name, run, twins, config ? RowsOf(*config) : TellRows()), out);
     out.Commit();
   }
   if (exit_code == 0 && !options.quiet && options.json != "-") {

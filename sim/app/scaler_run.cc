@@ -184,31 +184,21 @@ inline void Rows(const ScalerTwin& of, RowSink& row) {
   row.Group(of.run);
 }
 
-namespace {
-
-void ScalerRows(std::string_view policy, const ScalerRun& run, std::span<const ScalerTwin> twins,
-                const JsonPart& config, RowSink& row) {
-  row("schema", "dlsim.scaler/1");
-  row("policy", policy, "canonical name");
-  row("params", run.parameters, "all parameters, with defaults");
-  row("scale_init", run.scale_init ? std::optional(HexFloat(*run.scale_init)) : std::nullopt,
-      "scale of step 0; null if the policy refused");
-  row.Group(run);
-  row("resume", twins, "with --resume-at: one object per interrupted run", kLeftOutIfEmpty);
-  row("config", config, "with `--config` only: as `options.config` of a replay", kLeftOutIfEmpty);
+TellRows RowsOf(std::string_view policy, const ScalerRun& run, std::span<const ScalerTwin> twins,
+                const TellRows& config) {
+  return [policy, &run, twins, config](RowSink& row) {
+    row("schema", "dlsim.scaler/1");
+    row("policy", policy, "canonical name");
+    row("params", run.parameters, "all parameters, with defaults");
+    row("scale_init", run.scale_init ? std::optional(HexFloat(*run.scale_init)) : std::nullopt,
+        "scale of step 0; null if the policy refused");
+    row.Group(run);
+    row("resume", twins, "with --resume-at: one object per interrupted run", kLeftOutIfEmpty);
+    row("config", config, "with `--config` only: as `options.config` of a replay", kLeftOutIfEmpty);
+  };
 }
 
-}  // namespace
-
-JsonPart JsonScaler(std::string_view policy, const ScalerRun& run,
-                    std::span<const ScalerTwin> twins, const JsonPart& config) {
-  return JsonOf([&](RowSink& row) { ScalerRows(policy, run, twins, config, row); });
-}
-
-void AddScalerKeys(std::vector<KeyTable>& tables) {
-  AddKeys(
-      "", [](RowSink& row) { ScalerRows("", {}, {}, {}, row); }, tables);
-}
+void AddScalerKeys(std::vector<KeyTable>& tables) { AddKeys("", RowsOf("", ScalerRun()), tables); }
 
 namespace {
 

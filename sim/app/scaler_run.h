@@ -85,9 +85,9 @@ std::vector<float> ParseMagnitudeList(std::string_view text);
 // Returns pairs such as "1000:3", the counts below and above the edge.
 std::vector<HistogramCounts> ParseHistogramList(std::string_view text);
 
-// Returns the document `dlsim.scaler/1`; scales are texts of HexFloat.
-JsonPart JsonScaler(std::string_view policy, const ScalerRun& run,
-                    std::span<const ScalerTwin> twins = {}, const JsonPart& config = {});
+// The document `dlsim.scaler/1` of a run that lives until it is told; scales are texts of HexFloat.
+TellRows RowsOf(std::string_view policy, const ScalerRun& run,
+                std::span<const ScalerTwin> twins = {}, const TellRows& config = {});
 void AddScalerKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -158,8 +158,8 @@ int RunSweep(SweepCommandOptions options) {
   SweepRun run = RunAll(input, plan, options, replay);
   const SweepResult result = ResultOf(grid, plan, options.sort, std::move(run));
   if (files.json) {
-    const auto record = [&](RowSink& row) { RecordRows(options, grid, config, row); };
-    WriteSweepJson(JsonTrace(facts, options.trace.paths), JsonOf(record), result, *files.json);
+    const auto asked = [&](RowSink& row) { RecordRows(options, grid, config, row); };
+    WriteSweepJson(RowsOf(facts, options.trace.paths), asked, result, *files.json);
   }
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();

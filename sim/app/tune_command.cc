@@ -150,12 +150,9 @@ int RunTune(TuneCommandOptions options) {
       "tune, replays", input.source, options,
       [&](const ReplayOptions& replay) { return Tune(input.source, request, advice, replay); });
   if (json) {
-    JsonPart configured;
-    if (config) configured = JsonOf(*config);
-    json->Write(JsonTuning(JsonTrace(facts, options.trace.paths), JsonAdvice(advice),
-                           std::move(configured), result)
-                    .text +
-                "\n");
+    WriteJson(RowsOf(result, RowsOf(facts, options.trace.paths), RowsOf(advice),
+                     config ? RowsOf(*config) : TellRows()),
+              *json);
     json->Commit();
   }
   const bool json_to_stdout = options.json == "-";

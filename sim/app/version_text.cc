@@ -14,13 +14,12 @@ std::string VersionText() {
 }
 
 std::string BuildInfoJson() {
-  return JsonOf([](RowSink& row) {
-           row("simd_target", SupportedSimdTargets().front());
-           row("compiler", DLSIM_COMPILER);
-           row("compiler_flags", DLSIM_COMPILER_FLAGS);
-           row("dlsim_version", DLSIM_VERSION);
-         })
-      .text;
+  return JsonText([](RowSink& row) {
+    row("simd_target", SupportedSimdTargets().front());
+    row("compiler", DLSIM_COMPILER);
+    row("compiler_flags", DLSIM_COMPILER_FLAGS);
+    row("dlsim_version", DLSIM_VERSION);
+  });
 }
 
 }  // namespace dlsim::sim

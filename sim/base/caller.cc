@@ -10,7 +10,7 @@ namespace {
 // Of a program that calls the library without one.
 class Nobody final : public Caller {
  public:
-  void Write(const std::string&, std::string_view) override {
+  void Write(std::string_view) override {
     throw InputError("standard output", "the caller does not read it");
   }
   void Say(std::string_view) override {}
@@ -19,6 +19,10 @@ class Nobody final : public Caller {
 thread_local Caller* current = nullptr;
 
 }  // namespace
+
+bool Caller::TakeRows(const std::string&, const std::function<void(RowSink& row)>&) {
+  return false;
+}
 
 std::unique_ptr<StepSource> Caller::GivenGradients(const std::string&) const { return nullptr; }
 

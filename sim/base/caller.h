@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 namespace dlsim::sim {
 
+class RowSink;
 struct StepSource;
 
 // Thrown where the caller ends the work. No std::exception, so that nobody takes it for a failure.
@@ -25,10 +27,12 @@ class Caller {
   // names a file.
   virtual bool Takes(const std::string& path) const { return path == "-"; }
 
-  // Takes bytes for such a path, and that they are all. Throws InputError if they cannot be
-  // written.
-  virtual void Write(const std::string& path, std::string_view bytes) = 0;
-  virtual void Complete(const std::string& /*path*/) {}
+  // Takes bytes for standard output. Throws InputError if they cannot be written.
+  virtual void Write(std::string_view bytes) = 0;
+
+  // Takes the object that would be written to such a path as JSON, by having its rows told, and
+  // returns true; or returns false, and gets its bytes.
+  virtual bool TakeRows(const std::string& path, const std::function<void(RowSink& row)>& tell);
 
   // Takes a note on the work, or why it failed: a line without its end.
   virtual void Say(std::string_view line) = 0;

@@ -124,14 +124,12 @@ std::optional<std::variant<int64_t, double>> FoundOf(const ExpectationOutcome& o
   return static_cast<int64_t>(found);
 }
 
-inline void Rows(const ExpectationOutcome& of, RowSink& row) {
+void Rows(const ExpectationOutcome& of, RowSink& row) {
   row("run", of.run, "such as fp16/torch; null if the result is one", kNullIfEmpty);
   row("expression", of.expectation.text, "as it was given");
   row("found", FoundOf(of), "the figure; null if it has no value");
   row("holds", of.holds, "whether it is as required");
 }
-
-JsonPart JsonOutcomes(std::span<const ExpectationOutcome> outcomes) { return JsonOf(outcomes); }
 
 void AddOutcomeKeys(std::vector<KeyTable>& tables) {
   AddKeys<ExpectationOutcome>("expectations[]", tables);

@@ -50,8 +50,7 @@ struct ExpectationOutcome {
 ExpectationOutcome CheckExpectation(const Expectation& expectation, const std::string& run,
                                     std::span<const Figure> figures);
 
-// The outcomes as JSON, in their order, and the keys of one.
-JsonPart JsonOutcomes(std::span<const ExpectationOutcome> outcomes);
+void Rows(const ExpectationOutcome& of, RowSink& row);
 void AddOutcomeKeys(std::vector<KeyTable>& tables);
 
 // Returns "fp16/torch: skipped_steps is 17, expected skipped_steps<=3".

@@ -88,19 +88,23 @@ void OutputFile::Write(std::string_view bytes) {
   buffer_.append(bytes);
 }
 
+bool OutputFile::GiveRows(const std::function<void(RowSink& row)>& tell) {
+  return descriptor_ == kOfCaller && CurrentCaller().TakeRows(path_, tell);
+}
+
 void OutputFile::Flush() {
   WriteAll(buffer_);
   buffer_.clear();
 }
 
 void OutputFile::WriteAll(std::string_view bytes) {
-  if (descriptor_ == kOfCaller) return CurrentCaller().Write(path_, bytes);
+  if (descriptor_ == kOfCaller) return CurrentCaller().Write(bytes);
   if (!WriteBytes(descriptor_, bytes)) Fail("cannot be written");
 }
 
 void OutputFile::Commit() {
   Flush();
-  if (descriptor_ == kOfCaller) return CurrentCaller().Complete(path_);
+  if (descriptor_ == kOfCaller) return;
   const int descriptor = std::exchange(descriptor_, -1);
   if (close(descriptor) != 0 && errno != EINTR) Fail("cannot be written");
   if (temporary_.empty()) return;

@@ -4,11 +4,14 @@
 // replaced keeps its mode.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace dlsim::sim {
+
+class RowSink;
 
 class OutputFile {
  public:
@@ -20,6 +23,9 @@ class OutputFile {
 
   // Throws InputError when the device is full or gone.
   void Write(std::string_view bytes);
+
+  // Whether the caller took the rows of the object that is to be written, in place of its bytes.
+  bool GiveRows(const std::function<void(RowSink& row)>& tell);
 
   // Flushes and renames to the final name.
   void Commit();

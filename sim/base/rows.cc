@@ -74,7 +74,7 @@ class JsonSink final : public RowSink {
   bool Open(const Place& place, bool is_object, bool none, const void*) override {
     if (!Begin(place, is_object, none)) return false;
     text_ += none ? "null" : is_object ? "{" : "[";
-    if (!none) on_lines_.push_back((place.how & kOnLines) != 0);
+    if (!none) on_lines_.push_back((place.how & kOnLines) == kOnLines);
     return !none;
   }
 
@@ -89,7 +89,7 @@ class JsonSink final : public RowSink {
     if (none && (place.how & kLeftOutIfEmpty) != 0) return false;
     if (text_.empty()) return true;
     const bool in_list = place.name == nullptr;
-    const bool on_line = in_list ? is_object && on_lines_.back() : (place.how & kOnLines) != 0;
+    const bool on_line = in_list ? is_object && on_lines_.back() : (place.how & kOnLine) != 0;
     const char last = text_.back();
     if (last != '{' && last != '[') text_ += ',';
     if (on_line && last != '{') EndLine();
@@ -109,7 +109,6 @@ class JsonSink final : public RowSink {
   void Put(int64_t number) { fmt::format_to(std::back_inserter(text_), "{}", number); }
   void Put(uint64_t number) { fmt::format_to(std::back_inserter(text_), "{}", number); }
   void Put(float number) { Put(double{number}); }
-  void Put(const JsonPart* part) { text_ += part->text; }
 
   // As nlohmann does, which writes what others have made. JSON has no infinite numbers.
   void Put(double number) {
@@ -183,7 +182,6 @@ class CsvSink final : public RowSink {
  private:
   void Put(std::string_view text) { line += CsvField(std::string(text)); }
   void Put(bool flag) { line += flag ? '1' : '0'; }
-  void Put(const JsonPart*) {}
   template <class Number>
   void Put(Number number) {
     if constexpr (std::floating_point<Number>) number = WithoutNanSign(number);
@@ -232,7 +230,7 @@ class KeySink final : public RowSink {
   KeySink(std::string path, std::vector<KeyTable>& tables)
       : path_(std::move(path)), tables_(tables) {}
 
-  void TellKeys(const TellRows& tell) { TellMissing(tell); }
+  void TellKeys(const TellRows& tell, const void* type) { TellMissing(tell, type); }
 
   void Take(const Place& place, const Cell&, bool) override { Add(place); }
 
@@ -269,13 +267,14 @@ class KeySink final : public RowSink {
 
 }  // namespace
 
-JsonPart JsonTold(const std::function<void(RowSink&)>& tell) {
+std::string JsonTold(const TellRows& tell) {
   JsonSink sink(nullptr);
   tell(sink);
-  return {sink.TakeText()};
+  return sink.TakeText();
 }
 
 void WriteJson(const TellRows& tell, OutputFile& out) {
+  if (out.GiveRows(tell)) return;
   JsonSink sink(&out);
   sink.Object(nullptr, "", tell);
   out.Write(sink.TakeText() + "\n");
@@ -305,9 +304,10 @@ std::vector<Figure> FiguresOf(const TellRows& tell) {
   return std::move(sink.figures);
 }
 
-void AddKeys(const std::string& path, const TellRows& tell, std::vector<KeyTable>& tables) {
+void AddKeys(const std::string& path, const TellRows& tell, std::vector<KeyTable>& tables,
+             const void* type) {
   KeySink sink(path, tables);
-  sink.TellKeys(tell);
+  sink.TellKeys(tell, type);
 }
 
 }  // namespace dlsim::sim

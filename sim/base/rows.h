@@ -32,16 +32,13 @@
 namespace dlsim::sim {
 
 // How a value is written: an empty text or list as null, or left out as one that is missing is; at
-// the beginning of a line of JSON, and the objects of a list on lines of their own.
-inline constexpr int kNullIfEmpty = 1, kLeftOutIfEmpty = 2, kOnLines = 4;
-
-// JSON that is written already.
-struct JsonPart {
-  std::string text = {};
-  bool empty() const { return text.empty(); }
-};
+// the beginning of a line of JSON, and with kOnLines also each object of a list.
+inline constexpr int kNullIfEmpty = 1, kLeftOutIfEmpty = 2, kOnLine = 4, kOnLines = 12;
 
 class RowSink;
+
+// Tells the rows of an object when it is written; empty: the object is missing.
+using TellRows = std::function<void(RowSink& row)>;
 
 template <class T>
 concept HasRows = requires(const T& of, RowSink& row) {
@@ -70,8 +67,7 @@ class RowSink {
     int how = 0;
   };
   // A number or a text; if it is missing, it says which of them it would be.
-  using Cell =
-      std::variant<bool, int64_t, uint64_t, float, double, std::string_view, const JsonPart*>;
+  using Cell = std::variant<bool, int64_t, uint64_t, float, double, std::string_view>;
 
   // A row.
   template <class T>
@@ -160,8 +156,11 @@ class RowSink {
         Tell(place, NameOf(value), none);
       } else if constexpr (IsText<Value>) {
         Take(place, std::string_view(value), none);
-      } else if constexpr (std::same_as<Value, JsonPart>) {
-        Take(place, &value, none);
+      } else if constexpr (std::same_as<Value, TellRows>) {
+        none = none || !value;
+        TellObject(place, none, nullptr, [&](RowSink& row) {
+          if (!none) value(row);
+        });
       } else if constexpr (HasRows<Value>) {
         TellObject(place, none, &kTypeTag<Value>, [&](RowSink& row) { Rows(value, row); });
       } else if constexpr (IsNamed<Value> || std::same_as<Value, std::vector<NamedValue>>) {
@@ -188,8 +187,8 @@ class RowSink {
 
   // Tells the names and meanings alone.
   template <class Rows>
-  void TellMissing(const Rows& tell) {
-    TellObject({}, true, nullptr, tell);
+  void TellMissing(const Rows& tell, const void* type) {
+    TellObject({}, true, type, tell);
   }
 
   virtual void Take(const Place& place, const Cell& cell, bool missing) = 0;
@@ -228,20 +227,27 @@ class RowSink {
   int how_if_missing_ = 0;  // of groups that are missing
 };
 
-using TellRows = std::function<void(RowSink& row)>;
-
-// Returns the text of a value, or of an object, on one line.
-JsonPart JsonTold(const std::function<void(RowSink& sink)>& tell);
-template <class T>
-JsonPart JsonOf(const T& value) {
-  if constexpr (std::invocable<const T&, RowSink&>) {
-    return JsonTold([&](RowSink& sink) { sink.Object({}, {}, value); });
-  } else {
-    return JsonTold([&](RowSink& sink) { sink.Tell({}, value, false); });
-  }
+// Tells the rows of what lives until then.
+template <HasRows T>
+TellRows RowsOf(const T& of) {
+  return [&of](RowSink& row) { Rows(of, row); };
 }
 
-// Writes a document line by line, and the end of the last line.
+// Returns the text of what is told, without the end of its last line.
+std::string JsonTold(const TellRows& tell);
+template <class T>
+std::string JsonText(const T& value) {
+  return JsonTold([&](RowSink& sink) {
+    if constexpr (std::invocable<const T&, RowSink&>) {
+      sink.Object({}, {}, value);
+    } else {
+      sink.Tell({}, value, false);
+    }
+  });
+}
+
+// Writes a document line by line, and the end of the last line; or gives its rows to a caller that
+// takes them.
 void WriteJson(const TellRows& tell, OutputFile& out);
 
 template <HasRows T>
@@ -275,11 +281,12 @@ struct KeyTable {
 };
 
 // Adds the tables of an object and of those in it, but for types that have one.
-void AddKeys(const std::string& path, const TellRows& tell, std::vector<KeyTable>& tables);
+void AddKeys(const std::string& path, const TellRows& tell, std::vector<KeyTable>& tables,
+             const void* type = nullptr);
 template <HasRows T>
 void AddKeys(const std::string& path, std::vector<KeyTable>& tables) {
   AddKeys(
-      path, [](RowSink& row) { Rows(T(), row); }, tables);
+      path, [](RowSink& row) { Rows(T(), row); }, tables, &kTypeTag<T>);
 }
 
 }  // namespace dlsim::sim

@@ -48,22 +48,15 @@ inline void Rows(const SourceFacts& of, RowSink& row) {
   row.Group(of.profile, kLeftOutIfEmpty);
 }
 
-namespace {
-
-void TraceRows(const SourceFacts& facts, std::span<const std::string> paths, RowSink& row) {
-  row("paths", paths, "as given");
-  row.Group(facts);
-}
-
-}  // namespace
-
-JsonPart JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {
-  return JsonOf([&](RowSink& row) { TraceRows(facts, paths, row); });
+TellRows RowsOf(const SourceFacts& facts, std::span<const std::string> paths) {
+  return [&facts, paths](RowSink& row) {
+    row("paths", paths, "as given");
+    row.Group(facts);
+  };
 }
 
 void AddTraceKeys(std::vector<KeyTable>& tables) {
-  AddKeys(
-      "trace", [](RowSink& row) { TraceRows({}, {}, row); }, tables);
+  AddKeys("trace", RowsOf(SourceFacts(), {}), tables);
 }
 
 }  // namespace dlsim::sim

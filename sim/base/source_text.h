@@ -25,8 +25,8 @@ inline void ProfileNames(const ProfileSettings& of, RowSink& row) {
 // Returns the lines of a report.
 std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes);
 
-// The object "trace": what was read.
-JsonPart JsonTrace(const SourceFacts& facts, std::span<const std::string> paths);
+// The object "trace": what was read, which lives until it is told.
+TellRows RowsOf(const SourceFacts& facts, std::span<const std::string> paths);
 void AddTraceKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -222,14 +222,14 @@ void StepRows(const StepDiff& of, const Diff& diff, RowSink& row) {
   row("tensors_beyond", of.tensors_beyond, "beyond the threshold");
 }
 
-JsonPart JsonInput(const DiffRun& run) { return JsonTrace(run.source.facts, std::array{run.path}); }
+TellRows InputRows(const DiffRun& run) { return RowsOf(run.source.facts, {&run.path, 1}); }
 
-void DiffRows(const Diff& diff, const JsonPart& options, const JsonPart& expectations,
-              RowSink& row) {
+void DiffRows(const Diff& diff, const TellRows& options,
+              std::span<const ExpectationOutcome> expectations, RowSink& row) {
   const auto step_rows = [&](const StepDiff& of, RowSink& step) { StepRows(of, diff, step); };
   row("schema", "dlsim.diff/1", "", kOnLines);
-  row("a", JsonInput(diff.a), "as `trace`", kOnLines);
-  row("b", JsonInput(diff.b), "as `trace`", kOnLines);
+  row("a", InputRows(diff.a), "as `trace`", kOnLines);
+  row("b", InputRows(diff.b), "as `trace`", kOnLines);
   row("options", options, "`threshold`, `align` (`number` or `index`), `tensors`", kOnLines);
   row("compared", diff.has_values() ? "elements" : "histograms", "`elements` or `histograms`",
       kOnLines);
@@ -237,7 +237,7 @@ void DiffRows(const Diff& diff, const JsonPart& options, const JsonPart& expecta
       kOnLines);
   row("lines", DiffLines(diff), "the answer in words, one to three texts", kOnLines);
   row("expectations", expectations, "with --expect only ([gates](gates.md#in-json-and-python))",
-      kOnLines | kLeftOutIfEmpty);
+      kOnLine | kLeftOutIfEmpty);
   row.ObjectIf(diff.FirstBeyond(), "first", "the step where they diverge; null if they do not",
                step_rows, kOnLines);
   row.Object(
@@ -280,8 +280,8 @@ std::vector<Figure> FiguresOf(const Diff& diff) {
   return FiguresOf([&](RowSink& row) { Rows(Summarize(diff), row); });
 }
 
-void WriteDiffJson(const Diff& diff, const JsonPart& options, const JsonPart& expectations,
-                   OutputFile& out) {
+void WriteDiffJson(const Diff& diff, const TellRows& options,
+                   std::span<const ExpectationOutcome> expectations, OutputFile& out) {
   WriteJson([&](RowSink& row) { DiffRows(diff, options, expectations, row); }, out);
 }
 

@@ -18,6 +18,7 @@
 #include "dlsim/profile.h"
 #include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
+#include "sim/base/expectation.h"
 #include "sim/base/named_list.h"
 #include "sim/base/rows.h"
 #include "sim/diff/compare_steps.h"
@@ -145,9 +146,8 @@ DiffSummary Summarize(const Diff& diff);
 // What expectations may name.
 std::vector<Figure> FiguresOf(const Diff& diff);
 
-// `expectations`: empty if none were given.
-void WriteDiffJson(const Diff& diff, const JsonPart& options, const JsonPart& expectations,
-                   OutputFile& out);
+void WriteDiffJson(const Diff& diff, const TellRows& options,
+                   std::span<const ExpectationOutcome> expectations, OutputFile& out);
 
 std::string DiffCsvHeader();
 std::string DiffCsvRows(const ComparedStep& step);

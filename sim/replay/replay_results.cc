@@ -230,7 +230,7 @@ inline void Rows(const ReplayRecord& of, RowSink& row) {
   row("options", of.options, "those of the command", kOnLines);
   row("verdict", of.verdict, "the answer", kOnLines);
   row("expectations", of.expectations, "with --expect only ([gates](gates.md#in-json-and-python))",
-      kOnLines | kLeftOutIfEmpty);
+      kOnLine | kLeftOutIfEmpty);
   row("runs", of.runs,
       "one object per format and policy, formats outermost, in the order of the command line. "
       "With several --config, one per file. With --resume-at, each is followed by its "

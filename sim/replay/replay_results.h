@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/base/expectation.h"
 #include "sim/base/rows.h"
 #include "sim/base/shared_rows.h"
 #include "sim/replay/simulation.h"
@@ -26,8 +27,8 @@ std::vector<Figure> FiguresOf(const SimulationRun& run);
 
 // What is written next to the runs.
 struct ReplayRecord {
-  JsonPart trace, options, verdict;
-  JsonPart expectations;  // empty if none were given
+  TellRows trace, options, verdict;
+  std::span<const ExpectationOutcome> expectations;
   std::span<const SimulationRun> runs;
 };
 

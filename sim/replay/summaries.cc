@@ -171,7 +171,7 @@ void Summarize(const TraceStep& step, const Recording& recording, float min_norm
 
 // `each` passes on the tensors, in order.
 void SummariesRows(
-    const JsonPart& trace, float denormal_below,
+    const TellRows& trace, float denormal_below,
     const std::function<void(const std::function<void(const TensorSummary&)>&)>& each,
     RowSink& row) {
   row("schema", "dlsim.summaries/1", "", kOnLines);
@@ -199,8 +199,8 @@ void WriteSummaries(const TraceReader& trace, std::span<const std::string> paths
       on_step(i + 1);
     }
   };
-  const JsonPart facts = JsonTrace(FactsOf(trace), paths);
-  WriteJson([&](RowSink& row) { SummariesRows(facts, min_normal, each, row); }, out);
+  const SourceFacts facts = FactsOf(trace);
+  WriteJson([&](RowSink& row) { SummariesRows(RowsOf(facts, paths), min_normal, each, row); }, out);
 }
 
 void AddSummariesKeys(std::vector<KeyTable>& tables) {

@@ -261,7 +261,9 @@ inline void Rows(const ScaledAdvice& of, RowSink& row) {
   row("tensors", of.tensors, "one object per tensor, over all steps");
 }
 
-JsonPart JsonScaled(const ScaledAdvice& format) { return JsonOf(format); }
+TellRows RowsOf(const ScaledAdvice& format) {
+  return [&format](RowSink& row) { Rows(format, row); };
+}
 
 namespace {
 

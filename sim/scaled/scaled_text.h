@@ -31,8 +31,8 @@ std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t to
 // where nothing of a pass was recorded, steps that fail, and clipped elements.
 std::vector<Figure> ScaledFigures(const ScaledAdvice& format);
 
-// Returns what `verdict.formats[].scaled` holds.
-JsonPart JsonScaled(const ScaledAdvice& format);
+// What `verdict.formats[].scaled` holds; `format` lives until it is told.
+TellRows RowsOf(const ScaledAdvice& format);
 
 // The columns of a CSV file of scaled formats, and the rows of a tensor: one for each axis.
 std::string ScaledCsvHeader();

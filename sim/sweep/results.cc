@@ -343,7 +343,8 @@ SweepRow RowAt(const SweepResult& result, size_t run) {
 }
 
 struct SweepRecord {
-  JsonPart trace, options, verdict, other_verdicts;
+  TellRows trace, options, verdict;
+  std::span<const TellRows> other_verdicts;
   std::function<void(const std::function<void(const SweepRow&)>& take)> runs;
   std::span<const size_t> pareto;
   std::span<const RefusedPoints> refused;
@@ -358,7 +359,7 @@ inline void Rows(const SweepRecord& of, RowSink& row) {
       "no windows were searched",
       kOnLines | kNullIfEmpty);
   row("verdicts_of_other_roundings", of.other_verdicts, "the same, if there are any",
-      kOnLines | kLeftOutIfEmpty);
+      kOnLine | kLeftOutIfEmpty);
   row.Stream<SweepRow>("runs", "one object per point of the grid, in order", of.runs, kOnLines);
   row("pareto", of.pareto, "numbers of the runs of the front", kOnLines);
   row("refused", of.refused, "points whose policy refused its parameters", kOnLines);
@@ -448,10 +449,11 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
          Wrap(ranges + ", which has two binades of head-room if any has.");
 }
 
-void WriteSweepJson(JsonPart trace, JsonPart options, const SweepResult& result, OutputFile& out) {
-  std::vector<JsonPart> verdicts;
+void WriteSweepJson(const TellRows& trace, const TellRows& options, const SweepResult& result,
+                    OutputFile& out) {
+  std::vector<TellRows> verdicts;
   for (const SweepAdvice& verdict : result.run.verdicts) {
-    verdicts.push_back(JsonAdvice(verdict.advice, NameOf(verdict.rounding)));
+    verdicts.push_back(RowsOf(verdict.advice, NameOf(verdict.rounding)));
   }
   const auto runs = [&](const std::function<void(const SweepRow&)>& take) {
     const NoProjections notes_are_not_read;
@@ -462,10 +464,9 @@ void WriteSweepJson(JsonPart trace, JsonPart options, const SweepResult& result,
       take(row);
     }
   };
-  WriteJson(SweepRecord{std::move(trace), std::move(options),
-                        verdicts.empty() ? JsonPart() : verdicts.front(),
-                        verdicts.size() < 2 ? JsonPart() : JsonOf(std::span(verdicts).subspan(1)),
-                        runs, result.pareto, result.plan.refused},
+  const std::span<const TellRows> all = verdicts;
+  WriteJson(SweepRecord{trace, options, all.empty() ? TellRows() : all.front(),
+                        all.subspan(all.empty() ? 0 : 1), runs, result.pareto, result.plan.refused},
             out);
 }
 

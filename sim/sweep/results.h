@@ -73,7 +73,8 @@ std::string FormatSweepAdvice(const SweepResult& result);
 // Returns the best runs in `top` rows, the Pareto front and what was refused, as text.
 std::string FormatSweep(const SweepResult& result, uint64_t top);
 
-void WriteSweepJson(JsonPart trace, JsonPart options, const SweepResult& result, OutputFile& out);
+void WriteSweepJson(const TellRows& trace, const TellRows& options, const SweepResult& result,
+                    OutputFile& out);
 void WriteSweepCsv(const SweepResult& result, OutputFile& out);
 void AddSweepKeys(std::vector<KeyTable>& tables);
 

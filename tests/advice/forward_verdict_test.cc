@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json ParsedAdvice(const Advice& advice) { return Json::parse(JsonAdvice(advice).text); }
+Json ParsedAdvice(const Advice& advice) { return Json::parse(JsonText(RowsOf(advice))); }
 
 class ForwardVerdictTest : public SmallReplayTest {
  protected:

@@ -19,8 +19,9 @@ def parts_of(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [value.dtype.str, list(value.shape), value.tobytes().hex()]
     if isinstance(value, dlsim.Result):
-        names = ("schema", "data", "report", "notes", "verdict", "expectations", "table_names")
-        return {name: getattr(value, name) for name in names} | {"repr": repr(value)}
+        names = ("report", "notes", "tables")
+        shown = {name: getattr(value, name) for name in names} | {"repr": repr(value)}
+        return {"data": value.to_dict(), **shown}
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if dataclasses.is_dataclass(value):
@@ -32,6 +33,8 @@ def plain(value: Any) -> Any:
     """Returns a value as JSON has it."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, dlsim.Result):
+        return plain(parts_of(value))
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -22,7 +22,7 @@ class CountingCaller final : public Caller {
  public:
   explicit CountingCaller(int ends_at) : ends_at_(ends_at) {}
 
-  void Write(const std::string&, std::string_view bytes) override { written += bytes; }
+  void Write(std::string_view bytes) override { written += bytes; }
   void Say(std::string_view line) override { said.emplace_back(line); }
   void CheckCanceled() override {
     if (++asked == ends_at_) throw Canceled();

@@ -77,7 +77,7 @@ ScalerRun RunPolicy(std::string_view name, const PolicySettings& settings, int64
 TEST(ScalerRun, WritesTheDocumentedJson) {
   const ScalerRun run =
       RunPolicy("cerebras-tf", {"init_scale=2^-13", "increment_period=3"}, 5, {1});
-  EXPECT_EQ(JsonScaler("cerebras-tf", run).text,
+  EXPECT_EQ(JsonText(RowsOf("cerebras-tf", run)),
             R"({"schema":"dlsim.scaler/1","policy":"cerebras-tf","params":{)"
             R"("initial_loss_scale":0.0001220703125,"increment_period":3,"multiplier":2.0,)"
             R"("min_loss_scale":6.103515625e-05,"max_loss_scale":32768.0,)"
@@ -89,7 +89,7 @@ TEST(ScalerRun, WritesTheDocumentedJson) {
 
 TEST(ScalerRun, FlattensTheDetailsOfAnEvent) {
   const ScalerRun run = RunPolicy("cerebras-2.10", {"init_scale=2^-14"}, 1, {0});
-  EXPECT_EQ(nlohmann::ordered_json::parse(JsonScaler("cerebras-2.10", run).text)["events"].dump(),
+  EXPECT_EQ(nlohmann::ordered_json::parse(JsonText(RowsOf("cerebras-2.10", run)))["events"].dump(),
             R"([{"step":0,"type":"ApplianceNanError","message":"Minimum loss scale threshold was )"
             R"(reached: the scale before clamping is below min_loss_scale","fatal":false,)"
             R"("non_clamped":"0x1.0000000000000p-15"}])");
@@ -98,7 +98,7 @@ TEST(ScalerRun, FlattensTheDetailsOfAnEvent) {
 TEST(ScalerRun, WritesARefusalAsOneFatalEvent) {
   const ScalerRun run =
       RefusedRun({"ValueError", "no", {{"min_loss_scale", 2e-14}, {"fp16_type", "float16"}}});
-  EXPECT_EQ(JsonScaler("cerebras-2.10", run).text,
+  EXPECT_EQ(JsonText(RowsOf("cerebras-2.10", run)),
             R"({"schema":"dlsim.scaler/1","policy":"cerebras-2.10",)"
             R"("params":{"min_loss_scale":2e-14,"fp16_type":"float16"},"scale_init":null,)"
             R"("scale":[],"skipped":[],"events":[{"step":-1,"type":"ValueError","message":"no",)"

@@ -91,7 +91,7 @@ TEST(Expectation, AnOutcomeSaysRunFigureAndWhatWasExpected) {
   const std::vector<Figure> figures = {{"harm", 0.5}};
   const ExpectationOutcome outcome = CheckExpectation(expectation, "fp16/torch", figures);
   EXPECT_EQ(OutcomeText(outcome), "fp16/torch: harm is 0.5, expected harm<0.01");
-  EXPECT_EQ(JsonOutcomes({&outcome, 1}).text,
+  EXPECT_EQ(JsonText(std::span(&outcome, 1)),
             R"([{"run":"fp16/torch","expression":"harm<0.01","found":0.5,"holds":false}])");
   EXPECT_EQ(OutcomeText(CheckExpectation(expectation, "", {})), "harm is none, expected harm<0.01");
 }

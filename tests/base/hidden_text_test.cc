@@ -31,12 +31,12 @@ TEST(HiddenText, IsEscapedAlikeInTextAndCsv) {
 TEST(HiddenText, IsEscapedInJsonAndMeansTheSame) {
   for (const std::string& hidden : kHidden) {
     const std::map<std::string, std::string> value = {{"k" + hidden, "a" + hidden + "b"}};
-    const std::string text = JsonOf(value).text;
+    const std::string text = JsonText(value);
     EXPECT_EQ(text.find(hidden), std::string::npos) << text;
     EXPECT_NE(text.find("\\u"), std::string::npos) << text;
     EXPECT_EQ(nlohmann::json::parse(text), nlohmann::json(value));
   }
-  EXPECT_EQ(JsonOf(std::string("\xC3\xA9 \xE2\x82\xAC")).text, "\"\xC3\xA9 \xE2\x82\xAC\"");
+  EXPECT_EQ(JsonText(std::string("\xC3\xA9 \xE2\x82\xAC")), "\"\xC3\xA9 \xE2\x82\xAC\"");
 }
 
 TEST(CsvField, QuotesWhatRfc4180Asks) {

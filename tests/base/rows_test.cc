@@ -62,7 +62,7 @@ void Rows(const Whole& of, RowSink& row) {
 }
 
 TEST(Rows, BecomeJsonInOrder) {
-  EXPECT_EQ(JsonOf(Whole()).text,
+  EXPECT_EQ(JsonText(Whole()),
             R"({"name":"a\"b","color":"red","sure":true,"small":0.5,"large":"inf","step":null,)"
             R"("count":2,"mean":0.25,"other":null,"ends":[-1,1],)"
             "\n"
@@ -75,7 +75,7 @@ TEST(Rows, BecomeJsonInOrder) {
 
 TEST(Rows, OfWhatIsMissingAreNullOrLeftOut) {
   Whole whole = {.color = Color::kNone, .own = {}, .parts = {}, .named = {}, .fields = {}};
-  EXPECT_EQ(JsonOf(whole).text,
+  EXPECT_EQ(JsonText(whole),
             R"({"name":"a\"b","sure":true,"small":0.5,"large":"inf","step":null,"count":null,)"
             R"("mean":null,"other":null,"ends":[-1,1],)"
             "\n"
@@ -90,7 +90,7 @@ TEST(Rows, CanBeToldOfEachItem) {
     row.List("none", "", std::vector<Part>(), counts, kLeftOutIfEmpty);
     row.ObjectIf(whole.step, "step", "", [](int step, RowSink& of) { of("is", step); });
   };
-  EXPECT_EQ(JsonOf(rows).text, R"({"parts":[{"count":1},{"count":2}],"step":null})");
+  EXPECT_EQ(JsonText(rows), R"({"parts":[{"count":1},{"count":2}],"step":null})");
 }
 
 TEST(Rows, ThatAreNumbersOrTextsBecomeCsv) {

@@ -75,8 +75,8 @@ def test_every_reduction_has_the_bits_of_torch(ranks: int, tmp_path: Path) -> No
     values = write_ranks(tmp_path, ranks)
     exact = np.array([math.fsum(map(float, column)) / ranks for column in values.T])
     result = dlsim.accumulate(tmp_path, world_size=ranks, scale=1)
-    assert len(result.data["runs"]) == 12
-    for run in result.data["runs"]:
+    assert len(result["runs"]) == 12
+    for run in result["runs"]:
         before, after = (ranks, 1) if run["division"] == "before" else (1, ranks)
         sent = [torch.from_numpy(x).to(DTYPES[run["format"]]).div(before) for x in values]
         mean = ALGORITHMS[run["algorithm"]](sent).div(after).double().numpy()
@@ -99,21 +99,21 @@ BEFORE = {
 
 def test_drawn_ranks_have_about_the_figures_of_those_in_cpp() -> None:
     result = dlsim.accumulate(TRACES / "lm-kjv-accum-cut")
-    runs = {run["name"]: run for run in result.data["runs"]}
+    runs = {run["name"]: run for run in result["runs"]}
     for name, (error, safe_scale) in BEFORE.items():
         assert runs[name]["error"] == pytest.approx(error, rel=0.25), name
         assert safe_scale is None or runs[name]["safe_scale"] == safe_scale, name
         assert runs[name]["overflows"] == (name == "fp16 ring after")
-    assert result.data["based_on"] == "4 micro-steps taken as ranks"
-    assert result.data["lines"][1].startswith("fp16 ring before over 64 ranks: error ")
-    assert result.data["lines"][1].endswith(
+    assert result["based_on"] == "4 micro-steps taken as ranks"
+    assert result["lines"][1].startswith("fp16 ring before over 64 ranks: error ")
+    assert result["lines"][1].endswith(
         "Overflows at loss scale 2^16, divided after (safe up to 2^11)."
     )
 
 
 def test_a_scale_is_safe_up_to_the_one_that_is_named() -> None:
     def runs(scale: float) -> list[dict[str, Any]]:
-        found = dlsim.accumulate(TRACE, scale=scale, world_size=16).data["runs"]
+        found = dlsim.accumulate(TRACE, scale=scale, world_size=16)["runs"]
         return [run for run in found if run["format"] == "fp16"]
 
     for i, run in enumerate(runs(2.0**-110)):
@@ -126,7 +126,7 @@ def test_256_and_1_in_bf16_is_lost(tmp_path: Path) -> None:
     for rank in range(512):
         values = np.array([256 if rank == 0 else 1, 1], np.float32)
         save_file({"w.grad": values}, tmp_path / f"step-00000001.rank-{rank:05d}.safetensors")
-    runs = dlsim.accumulate(tmp_path, world_size=512).data["runs"]
+    runs = dlsim.accumulate(tmp_path, world_size=512)["runs"]
     (run,) = (run for run in runs if run["name"] == "bf16 ring after")
     # Ones add up to 256 and no further; the first element gets the other 256 at its last hop.
     off, exact = np.array([767 / 512 - 1, 0.5]), np.array([767 / 512, 1])
@@ -152,7 +152,7 @@ def test_the_command_prints_what_the_function_returns(tmp_path: Path) -> None:
     told = run(TRACE, "--world-size", "4", "--scale", "8", "--json", tmp_path / "j")
     result = dlsim.accumulate(TRACE, world_size=4, scale=8)
     assert (told.returncode, told.stdout, told.stderr) == (0, result.report, "")
-    assert json.loads((tmp_path / "j").read_text()) == result.data
+    assert json.loads((tmp_path / "j").read_text()) == result
     for code, words in ((2, [TRACE, "--world-size", "513"]), (3, [tmp_path / "none"])):
         failed = run(*words)
         assert (failed.returncode, failed.stderr.count("\n"), failed.stdout) == (code, 1, "")

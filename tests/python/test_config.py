@@ -161,7 +161,7 @@ def test_the_engine_takes_what_python_reads(tmp_path: Path) -> None:
     assert (meant["path"], meant["kind"]) == (str(path), "torch GradScaler")
     assert resolved(["scaler", "--", "--config"]) == ["scaler", "--", "--config"]
     found = dlsim.replay(TRACE, config=str(path), quiet=True)
-    assert found.data["options"]["config"]["file"] == str(path)
+    assert found["options"]["config"]["file"] == str(path)
     assert "configured" not in " ".join(found.command)
     with pytest.raises(dlsim.UsageError, match="needs --config"):
         dlsim.replay(TRACE, config_kind="torch")
@@ -188,10 +188,10 @@ def test_what_tune_emits_is_read(
     if policy == "deepspeed":  # with ZeRO in the user's own file
         text = text.replace("{", '{"zero_optimization": {"stage": 3}, ', 1)
     (tmp_path / file).write_text(text)
-    (one,) = dlsim.replay(trace, config=str(tmp_path / file), quiet=True).data["runs"]
+    (one,) = dlsim.replay(trace, config=str(tmp_path / file), quiet=True)["runs"]
     assert (one["format"], one["policy"]) == (format_name, policy)
     if format_name != "bf16":  # which no stack scales
-        wanted = tuned.data["formats"][0]["recommended"]["params"]
+        wanted = tuned["formats"][0]["recommended"]["params"]
         assert {key: one["params"][key] for key in wanted} == wanted
 
 

@@ -107,7 +107,7 @@ def resident_bytes() -> int:
 
 def test_memory_and_descriptors_stay_the_same_over_200_calls() -> None:
     def call() -> None:
-        assert dlsim.replay(TRACE).data["runs"]
+        assert dlsim.replay(TRACE)["runs"]
 
     for _ in range(50):  # until allocators have what they keep
         call()
@@ -130,7 +130,7 @@ for result in (
     dlsim.tune(trace),
     dlsim.scaler("torch", 99, overflow_at=[3], settings={"backoff_factor": 0.25}),
 ):
-    print(result.data, result.report, result.notes)
+    print(result, result.report, result.notes)
 print(open(csv).read())
 """
 
@@ -160,17 +160,17 @@ def test_a_decimal_comma_changes_no_number(tmp_path: Path) -> None:
 
 
 def test_threads_get_what_one_gets() -> None:
-    expected = dlsim.replay(TRACE).data
+    expected = dlsim.replay(TRACE)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: dlsim.replay(TRACE).data, range(80)))
+        found = list(pool.map(lambda _: dlsim.replay(TRACE), range(80)))
     assert all(one == expected for one in found)
 
 
 def replayed(_: int) -> Any:
-    return dlsim.replay(TRACE).data
+    return dlsim.replay(TRACE)
 
 
 def test_a_forked_child_gets_the_same() -> None:
-    expected = dlsim.replay(TRACE).data
+    expected = dlsim.replay(TRACE)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(replayed, (0,)).get(60) == expected

@@ -68,10 +68,7 @@ def test_traces_are_the_same(tmp_path: Path, monkeypatch, loop) -> None:
         assert "0.call1.act_grad" in found or loop is share_a_trunk
     left = {path.name for path in (tmp_path / "0/run").iterdir()}
     assert left == {path.name for path in (tmp_path / "1/run").iterdir()}
-    assert (
-        dlsim.replay(tmp_path / "0/run").data["runs"]
-        == (dlsim.replay(tmp_path / "1/run").data["runs"])
-    )
+    assert dlsim.replay(tmp_path / "0/run")["runs"] == (dlsim.replay(tmp_path / "1/run")["runs"])
 
 
 def _figures(found):
@@ -91,7 +88,7 @@ def _figures(found):
 @pytest.mark.parametrize("loop", [accumulate, share_a_trunk])
 def test_profiles_are_the_same(tmp_path: Path, monkeypatch, loop) -> None:
     both_ways(tmp_path, monkeypatch, loop, "run.profile")
-    aside, held = (dlsim.replay(tmp_path / number / "run.profile").data for number in "01")
+    aside, held = (dlsim.replay(tmp_path / number / "run.profile") for number in "01")
     for one, other in zip(aside["runs"], held["runs"], strict=True):
         assert _figures(one["steps"]) == _figures(other["steps"])
         tensors = [sorted(run["tensors"], key=lambda row: row["name"]) for run in (one, other)]

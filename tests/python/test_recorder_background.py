@@ -69,7 +69,7 @@ def test_accumulated_micro_steps_stay_as_they_were(tmp_path: Path, name) -> None
                 rec.micro_step(scale=1.0)
             rec.step()
     assert rec.report().steps == 2
-    assert {step["step"] for step in dlsim.info(tmp_path / name).data["steps"]} == {0, 1}
+    assert {step["step"] for step in dlsim.info(tmp_path / name)["steps"]} == {0, 1}
 
 
 _INTERRUPTED = ("dlsim/recorder/", "threading.py", "concurrent/futures/")

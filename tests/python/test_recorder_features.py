@@ -95,7 +95,7 @@ def test_modules_tell(tmp_path: Path, module, shape, axis) -> None:
 @pytest.mark.parametrize("name", ["run", "run.profile"])
 def test_channels_are_counted_along_them(tmp_path: Path, name: str) -> None:
     recorded(tmp_path / name, Sounds(), torch.randn(4, 3, 9))
-    (run,) = dlsim.replay(tmp_path / name, formats=["fp16"], policies=["torch"]).data["runs"]
+    (run,) = dlsim.replay(tmp_path / name, formats=["fp16"], policies=["torch"])["runs"]
     channels = {one["name"]: one.get("channels") for one in run["tensors"]}
     assert channels["filter.act_grad"] == channels["norm.act_grad"] == 5
     assert channels["head.act_grad"] == 2 and channels["relu.act_grad"] == 1  # not known

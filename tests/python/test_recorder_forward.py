@@ -291,7 +291,7 @@ def test_the_first_that_overflows_is_the_first_that_was_computed(
     with dlsim.Recorder(model, tmp_path / name, forward_every=1, on_error="raise") as rec:
         model(torch.ones(3, 2)).mean().backward()
         rec.step(scale=1.0)
-    (fp16,) = dlsim.replay(tmp_path / name, formats=["fp16"]).data["verdict"]["formats"]
+    (fp16,) = dlsim.replay(tmp_path / name, formats=["fp16"])["verdict"]["formats"]
     found = [one["tensor"] for one in fp16["forward"]["overflowing"]]
     assert found == ["m.act", "a.act"]
     assert fp16["forward"]["first"]["tensor"] == "m.act"

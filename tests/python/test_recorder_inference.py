@@ -74,14 +74,14 @@ def test_the_verdict_answers_from_it_alone(tmp_path: Path) -> None:
             rec.step()
     for result in (dlsim.replay(path, quiet=True), dlsim.tune(path, quiet=True)):
         verdict = result.verdict
-        assert verdict.looked_at == ("act", "value") and not verdict["bf16"].serves
+        assert verdict.looked_at == ["act", "value"] and not verdict["bf16"].serves
         assert verdict["fp16"].verdict == "fails in forward"
         assert verdict["bf16"].verdict == "fits in forward" and verdict["bf16"].scale is None
         assert verdict.lines[3] == (
             "Based on the forward pass of 2 of 2 steps only: no gradients were recorded."
             + (" 2 steps were run again in fp16, bf16 and cb16." if HAS_FP16 else TOO_OLD)
         )
-    assert dlsim.tune(path, quiet=True).data["formats"] == []
+    assert dlsim.tune(path, quiet=True)["formats"] == []
 
 
 def test_an_overflow_counts_that_outputs_show(tmp_path: Path) -> None:

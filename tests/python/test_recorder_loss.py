@@ -84,7 +84,7 @@ def test_the_loss_does_not_end_the_window(tmp_path: Path) -> None:
             model.zero_grad()
             model(X, Y).backward()
             rec.step(scale=1.0)
-        verdict = dlsim.replay(tmp_path / name, formats="fp16").data["verdict"]["formats"][0]
+        verdict = dlsim.replay(tmp_path / name, formats="fp16")["verdict"]["formats"][0]
         highs.append(verdict["steps"][0][2])
     assert highs[0] == highs[1] > 2.0**15
 

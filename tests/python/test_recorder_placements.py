@@ -72,7 +72,7 @@ def test_fully_sharded_gradients_are_numbered_by_their_shards(recorded: Path) ->
 
 
 def test_a_profile_of_replicas_has_each_shard_once(recorded: Path) -> None:
-    run = dlsim.replay(recorded / "hsdp.profile", formats="fp16").data["runs"][0]
+    run = dlsim.replay(recorded / "hsdp.profile", formats="fp16")["runs"][0]
     names = [one["name"] for one in run["tensors"]]
     assert [name for name in names if name.endswith(".grad")] == list(expected(4))
     assert [f"{name.removesuffix('.value')}.grad" for name in names[6:]] == list(expected(4))

@@ -362,7 +362,7 @@ def test_gradients_of_scores_that_cancel_are_noise(tmp_path, how) -> None:
     assert (of_keys <= noise) == (how != "usual")
     assert (of_queries <= noise) == (how in ("zeros", "single"))
     assert not {"0.v.weight.grad", "0.v.act_grad", "0.out.weight.grad", "0.act_grad"} & noise
-    tensors = dlsim.replay(tmp_path, quiet=True).data["verdict"]["formats"][0]["noise_tensors"]
+    tensors = dlsim.replay(tmp_path, quiet=True)["verdict"]["formats"][0]["noise_tensors"]
     assert how != "zeros" or of_keys | of_queries <= set(tensors)
 
 

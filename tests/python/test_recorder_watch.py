@@ -41,7 +41,7 @@ def test_figures_are_those_of_a_replay_of_the_profile(tmp_path: Path, format) ->
     watched(path, Watch(shown, every=2, format=format), 5)
     assert list(shown.calls) == [0, 2, 4]
     options = {"formats": format, "policies": "static", "settings": {"loss_scale": 8}}
-    result = dlsim.replay(path, **options).data
+    result = dlsim.replay(path, **options)
     windows = {step: window for step, *window in result["verdict"]["formats"][0]["steps"]}
     for step, figures in shown.calls.items():
         expected = result["runs"][0]["steps"][step]
@@ -62,7 +62,7 @@ def test_figures_of_micro_steps_are_those_of_a_replay(tmp_path: Path) -> None:
             rec.micro_step(scale=8)
         rec.step()
     settings = {"settings": {"loss_scale": 8}}
-    expected = dlsim.replay(path, formats="fp16", policies="static", **settings).data
+    expected = dlsim.replay(path, formats="fp16", policies="static", **settings)
     (step,) = expected["runs"][0]["steps"]
     assert shown.calls[0]["mean_harm"] == step["mean_harm"] > 0
     assert shown.calls[0]["grad_norm"] is None  # tables do not tell that of the sum

@@ -200,7 +200,7 @@ def test_a_replay_has_a_line_for_each_format() -> None:
     assert [one.format for one in verdict.formats] == ["mxfp8", "fp8-delayed"]
     assert verdict.lines[0].startswith("mxfp8        trains: forward values lose")
     assert verdict.lines[-1].startswith("Based on outputs of modules, parameters and gradients")
-    found = result.data["verdict"]["formats"][0]["scaled"]
+    found = result["verdict"]["formats"][0]["scaled"]
     assert found["block"] == 32
     step = dlsim.open_trace(trace)[0]
     for tensor in found["tensors"]:
@@ -216,7 +216,7 @@ def test_a_replay_has_a_line_for_each_format() -> None:
 def test_parameters_have_square_blocks_in_fp8_block() -> None:
     trace = TRACES / "t5-stream"
     result = dlsim.replay(trace, formats=["fp8-block"], quiet=True)
-    found = result.data["verdict"]["formats"][0]["scaled"]["tensors"]
+    found = result["verdict"]["formats"][0]["scaled"]["tensors"]
     for tensor in found:
         assert (tensor["column"] is None) == (tensor["role"] == "value")
     name = "head.weight.value"
@@ -236,8 +236,8 @@ def test_delayed_scales_need_each_step() -> None:
 
 def test_scaled_formats_beside_others_change_nothing_of_them() -> None:
     trace = TRACES / "cnn-digits"
-    alone = dlsim.replay(trace, formats=["fp16"], quiet=True).data
-    together = dlsim.replay(trace, formats=["fp16", "mxfp8"], quiet=True).data
+    alone = dlsim.replay(trace, formats=["fp16"], quiet=True)
+    together = dlsim.replay(trace, formats=["fp16", "mxfp8"], quiet=True)
     assert together["runs"] == alone["runs"]
     assert together["verdict"]["formats"][0] == alone["verdict"]["formats"][0]
     assert len(together["verdict"]["lines"]) == len(alone["verdict"]["lines"]) + 1
@@ -290,7 +290,7 @@ def test_a_csv_file_has_the_counters_of_the_result(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     axes = {format: {row["axis"] for row in rows if row["format"] == format} for format in formats}
     assert axes == {"fp8-current": {"row"}, "mxfp4": {"row", "column"}}
-    for entry in found.data["verdict"]["formats"]:
+    for entry in found["verdict"]["formats"]:
         steps = {step["step"] for step in entry["scaled"]["steps"]}
         for tensor in entry["scaled"]["tensors"]:
             for axis in axes[entry["format"]]:
@@ -355,7 +355,7 @@ def test_a_profile_answers_for_the_formats_that_it_was_made_for(tmp_path: Path) 
     dlsim.profile(TRACES / "cnn-digits", output=profile, scaled_formats=["mxfp8"], quiet=True)
     result = dlsim.replay(profile, formats=["mxfp8"], quiet=True)
     expected = dlsim.replay(TRACES / "cnn-digits", formats=["mxfp8"], quiet=True)
-    assert result.data["verdict"] == expected.data["verdict"]
+    assert result["verdict"] == expected["verdict"]
     with pytest.raises(
         dlsim.InputError, match="the profile does not hold nvfp4, expected mxfp8, or a trace"
     ):

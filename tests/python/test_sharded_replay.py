@@ -74,7 +74,7 @@ def test_every_element_is_that_of_one_process(recorded: Path, name) -> None:
 def counters(path: Path) -> list[dict]:
     """Returns what a replay counts of the parameters' gradients: tensors, steps, all."""
     options = {"formats": "fp16", "policies": "torch", "settings": {"init_scale": 1}}
-    run = dlsim.replay(path, **options).data["runs"][0]
+    run = dlsim.replay(path, **options)["runs"][0]
     gradients = [one for one in run["tensors"] if one["role"] == "grad"]
     gradients.sort(key=lambda one: one["name"])
     return [

@@ -78,7 +78,7 @@ def replayed(probe: Path, recipe: _updates._Recipe, seed: int = 0) -> Any:
 def test_float32_and_16_bits_are_those_of_training(name: str, tmp_path: Path) -> None:
     end = trained(name, tmp_path / "p")
     assert torch.equal(replayed(tmp_path / "p", _updates._Recipe()), end)
-    assert dlsim.updates(tmp_path / "p").data["probe"]["distance_from_recorded"] == 0
+    assert dlsim.updates(tmp_path / "p")["probe"]["distance_from_recorded"] == 0
     for dtype, recipe in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
         narrow = trained(name, None, dtype)
         found = replayed(tmp_path / "p", _updates._Recipe(recipe, recipe))
@@ -119,8 +119,8 @@ BEFORE = {
 def test_figures_are_those_of_the_replay_in_cpp(name: str, tmp_path: Path) -> None:
     trained(name, tmp_path / "p", foreach=False)
     result = dlsim.updates(tmp_path / "p")
-    assert [run["name"] for run in result.data["runs"]] == list(BEFORE[name])
-    for run in result.data["runs"]:
+    assert [run["name"] for run in result["runs"]] == list(BEFORE[name])
+    for run in result["runs"]:
         verdict, drift, progress, lost = BEFORE[name][run["name"]]
         by_chance = run["rounding"] == "sr"
         assert run["verdict"] == verdict, run
@@ -128,15 +128,13 @@ def test_figures_are_those_of_the_replay_in_cpp(name: str, tmp_path: Path) -> No
         assert run["progress"] == pytest.approx(progress, abs=0.3 if by_chance else 0.001)
         if lost is not None:
             assert 100 * run["lost"] == pytest.approx(lost, rel=0.07), run["name"]
-    first = result.data["lines"][0]
+    first = result["lines"][0]
     share = {"adamw": "92 %", "momentum": "53 %", "adam": "99 %"}[name]
     assert first.startswith("bf16 drifts: the weights end away" if name != "momentum" else "bf16 f")
     assert first.endswith(f"; {share} of the updates are lost (first at update 0, w).")
     fix = "Float32 master weights would prevent this."
-    assert (fix in result.data["lines"]) == (name != "momentum")
-    assert (
-        result.data["runs"][-1]["nonfinite"] == {"adamw": 1661, "momentum": 0, "adam": 1273}[name]
-    )
+    assert (fix in result["lines"]) == (name != "momentum")
+    assert result["runs"][-1]["nonfinite"] == {"adamw": 1661, "momentum": 0, "adam": 1273}[name]
 
 
 def test_small_updates_need_stochastic_rounding_or_kahan(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_small_updates_need_stochastic_rounding_or_kahan(tmp_path: Path) -> None
             model.weight.grad = torch.full((64, 64), -1.0)
             optimizer.step()
     assert (model.weight == 1 + 2.0**-5).all()
-    result = dlsim.updates(tmp_path / "p").data
+    result = dlsim.updates(tmp_path / "p")
     bf16 = result["runs"][0]
     assert (bf16["progress"], bf16["lost"], bf16["first_lost"]) == (0, 1, 0)
     assert result["fixes"] == ["Kahan summation", "float32 master weights"]
@@ -217,7 +215,7 @@ def test_groups_schedules_clipping_closures_and_gaps(tmp_path: Path) -> None:
         train(range(5, 30))
     assert rec.updates == 50 and rec.left_out == {}
     result = dlsim.updates(tmp_path / "p")
-    facts = result.data["probe"]
+    facts = result["probe"]
     assert facts["distance_from_recorded"] < 1e-6  # ends of small tensors are computed otherwise
     assert (facts["tensors"], facts["elements"], facts["updates"]) == (4, 512 + 192 + 512 + 16, 50)
     assert facts["optimizers"] == ["AdamW", "SGD"]
@@ -259,7 +257,7 @@ def test_a_replay_that_is_not_the_training_says_so(tmp_path: Path) -> None:
             model.w.grad = gradient
             optimizer.step()
             model.w.data.clamp_(-0.1, 0.1)
-    lines = dlsim.updates(tmp_path / "p").data["lines"]
+    lines = dlsim.updates(tmp_path / "p")["lines"]
     assert lines[-1].startswith("note: the float32 replay misses the recorded weights by ")
 
 
@@ -296,7 +294,7 @@ def test_a_second_optimizer_of_a_parameter_ends_the_recording(tmp_path: Path) ->
         with pytest.warns(UserWarning, match="w: a second optimizer updates it, expected one"):
             torch.optim.SGD(model.parameters(), lr=0.5).step()
         assert torch.equal(model.w, before - 0.5)
-    assert rec.updates == 1 and dlsim.updates(tmp_path / "p").data["probe"]["updates"] == 1
+    assert rec.updates == 1 and dlsim.updates(tmp_path / "p")["probe"]["updates"] == 1
 
 
 def test_wrong_arguments_and_files_are_one_line(tmp_path: Path) -> None:
@@ -348,8 +346,8 @@ def test_the_command_prints_what_the_function_returns(tmp_path: Path) -> None:
     told = run(tmp_path / "p", "--weights", "bf16", "--states", "fp32", "--json", tmp_path / "j")
     result = dlsim.updates(tmp_path / "p", weights="bf16", states="fp32")
     assert (told.returncode, told.stdout, told.stderr) == (0, result.report, "")
-    assert json.loads((tmp_path / "j").read_text()) == result.data
-    assert dlsim.read_result(tmp_path / "j").table_names == ("runs",)
+    assert json.loads((tmp_path / "j").read_text()) == result
+    assert dlsim.read_result(tmp_path / "j").tables == ["runs"]
     for code, words in ((2, ["--set", "lr=1"]), (2, ["--rounding", "up"]), (3, [])):
         failed = run(tmp_path / "p" if code == 2 else tmp_path, *words)
         assert (failed.returncode, failed.stderr.count("\n"), failed.stdout) == (code, 1, "")

@@ -100,7 +100,7 @@ inline void ExpectSameEvents(const GoldenJson& golden, const GoldenJson& events)
 // Compares the first scale, the scale after each step, events, number of steps and final counters.
 inline void ExpectSameRun(const GoldenJson& golden, const PolicyInfo& policy,
                           const ScalerRun& run) {
-  const GoldenJson document = GoldenJson::parse(JsonScaler(policy.name, run).text);
+  const GoldenJson document = GoldenJson::parse(JsonText(RowsOf(policy.name, run)));
   EXPECT_EQ(document.at("scale_init"), golden.at("scale_init"));
   EXPECT_EQ(document.at("scale"), golden.at("scale_rle"));
   ExpectSameEvents(golden.at("events"), document.at("events"));

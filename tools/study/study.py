@@ -185,7 +185,7 @@ def judged(name: str, seed: int, **settings: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.profile"
         train(name, seed, recording={"path": path, "every": 1, **settings})
-        return dlsim.replay(path, formats=list(FORMATS), quiet=True).data["verdict"]
+        return dlsim.replay(path, formats=list(FORMATS), quiet=True)["verdict"]
 
 
 def _trained(row: Row, seeds: Sequence[int]) -> Row:

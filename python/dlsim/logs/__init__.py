@@ -72,7 +72,7 @@ def explain(
     if csv is not None:
         _write(csv, conclusion.csv_of(explained))
     command = ("dlsim", "explain", *paths)
-    return Result(command, data, (), "" if quiet else conclusion.report_of(explained))
+    return Result(data, command, report="" if quiet else conclusion.report_of(explained))
 
 
 def _write(path: PathText, lines: Any) -> None:

@@ -77,13 +77,13 @@ def main(arguments: Sequence[str]) -> int:
     to_output = "-" in (path, options["csv"])
     result = explain(logs, **options)
     if path == "-":
-        sys.stdout.write(json.dumps(result.data, indent=1, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
     elif path is not None:
         result.save(path)
     if not to_output:
         sys.stdout.write(result.report)
     code = 0
-    for outcome in result.data.get("expectations", ()):
+    for outcome in result.get("expectations", ()):
         if not outcome["holds"]:
             sys.stdout.flush()
             print(f"dlsim explain: {outcome_text(outcome)}", file=sys.stderr)

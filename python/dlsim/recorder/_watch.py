@@ -178,7 +178,7 @@ class Watching:
         found = call("replay", [STEP_PATH], {**options, "quiet": True}, self._held)
         skipped = self._skipped
         return {
-            **figures_of(found.data),
+            **figures_of(found),
             "skipped_steps": None if skipped is None else skipped.count,
             "longest_skip_run": None if skipped is None else skipped.longest_run,
         }
@@ -238,7 +238,5 @@ def _numbers(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for key, value in found.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{key}.")
-        elif value is None or value in ("inf", "-inf", "nan"):
-            yield prefix + key, None if value is None else float(value)
-        elif type(value) in (int, float) and key not in _NO_FIGURES:
+        elif value is None or (type(value) in (int, float) and key not in _NO_FIGURES):
             yield prefix + key, value

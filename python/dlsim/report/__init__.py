@@ -19,7 +19,6 @@ from .._errors import InputError
 from .._files import replacing, require_no_input
 
 if TYPE_CHECKING:
-    from ..results import Result
     from ._results import Shown
 
 __all__ = ["write_report"]
@@ -27,7 +26,7 @@ __all__ = ["write_report"]
 StrPath = str | os.PathLike[str]
 
 
-Given: TypeAlias = "StrPath | Mapping[str, Any] | Result"
+Given: TypeAlias = StrPath | Mapping[str, Any]
 
 
 def write_report(
@@ -57,7 +56,7 @@ def write_report(
     if Path(output).is_dir() or not os.access(folder, os.W_OK):  # before the work
         reason = "is a directory" if Path(output).is_dir() else f"no writable directory {folder}"
         raise InputError(f"{os.fspath(output)}: cannot be written: {reason}")
-    one = isinstance(results, str | os.PathLike | Mapping) or hasattr(results, "data")
+    one = isinstance(results, str | os.PathLike | Mapping)
     given = list(cast("Iterable[Given]", [results] if one else results))
     require_no_input(output, [*given, trace])
     read = [result for item in given for result in _read(item, formats, policies)]
@@ -73,9 +72,8 @@ def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[
     from ..results import read_json
     from ._results import results_of_trace, shown_result
 
-    document = item if isinstance(item, Mapping) else getattr(item, "data", None)
-    if isinstance(document, Mapping):
-        return [shown_result("result", dict(document))]
+    if isinstance(item, Mapping):
+        return [shown_result("result", item)]
     if not isinstance(item, str | os.PathLike):
         raise TypeError(f"results: expected a path or a result, got {type(item).__name__}")
     path = Path(item)

@@ -16,7 +16,7 @@ from typing import Any
 from .._core import scaled_format_names
 from .._errors import Error, InputError
 from .._text import percent_text
-from ..results._verdict import Verdict, verdict_of
+from ..results import Record, Result, Verdict
 from ..runs import call
 
 _KINDS = {f"dlsim.{kind}/1": kind for kind in ("replay", "sweep", "tune", "diff", "explain")}
@@ -45,9 +45,7 @@ def sentence(value: object) -> str:
 
 
 def number(value: object) -> float | None:
-    """Returns a number of a result, in which infinities and NaN are text; else None."""
-    if isinstance(value, str) and value in ("inf", "-inf", "nan"):
-        return float(value)
+    """Returns a number of a result; else None."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -65,16 +63,17 @@ def log2(value: object) -> float | None:
 
 @dataclass
 class Shown:
-    """One result: its name, its kind, such as "replay", and its parsed document."""
+    """One result: its name, and its kind, such as "replay"."""
 
     name: str
     kind: str
-    data: dict[str, Any]
+    data: Result
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict of replay, tune or sweep; None for other results."""
-        return verdict_of(self.data, self.name)
+        found = self.data.get("verdict")
+        return found if isinstance(found, Verdict) else None
 
     @property
     def file(self) -> str:
@@ -99,7 +98,7 @@ class Run:
 
     label: str
     result: Shown
-    data: dict[str, Any]
+    data: Record
 
     @property
     def format(self) -> str:
@@ -147,7 +146,7 @@ def shown_result(name: str, data: object) -> Shown:
             f"{name}: schema: no report for it, expected one of {', '.join(_KINDS)}, got "
             f"{visible(repr(schema)):.60}"
         )
-    result = Shown(name, kind, data)
+    result = Shown(name, kind, data if isinstance(data, Result) else Result(data))
     needed = {"tune": "formats", "diff": "steps", "explain": "brackets"}.get(kind, "runs")
     with form_of(name, schema):
         if not isinstance(data.get(needed), list):
@@ -169,8 +168,7 @@ def results_of_trace(trace: str, formats: Sequence[str], policies: Sequence[str]
         calls["tune"] = {"formats": tuned}
     results = []
     for command, keywords in calls.items():
-        found = call(command, [trace], {**keywords, "quiet": True})
-        results.append(shown_result(trace, found.data))
+        results.append(shown_result(trace, call(command, [trace], {**keywords, "quiet": True})))
     return results
 
 

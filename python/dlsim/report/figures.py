@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 
 from .._core import Format
 from .._errors import UsageError
-from ..results._verdict import FormatVerdict
+from ..results import FormatVerdict
 from ._results import Run, Shown, contents_of, log2, number, share, shown_result, text
 
 # Hues that can be seen on light and on dark ground.
@@ -54,7 +54,7 @@ def figure_of(data: Mapping[str, Any]) -> go.Figure:
     """Returns the figure of a replay's or tune's JSON; raises UsageError for other results."""
     if data.get("schema") not in ("dlsim.replay/1", "dlsim.tune/1"):
         raise UsageError(f"plot: expected a result of replay or tune, got {data.get('schema')}")
-    result = shown_result("plot", dict(data))
+    result = shown_result("plot", data)
     runs = contents_of([result], read_trace=False).runs
     return loss_scales(result, runs).update_layout(template="plotly_white")
 
@@ -90,11 +90,12 @@ def loss_scales(result: Shown, runs: Sequence[Run]) -> go.Figure:
 
 def _windows(found: FormatVerdict | None) -> list[dict[str, Any]]:
     """The band of safe scales and the scale to use; nothing where no loss scale helps."""
-    if found is None or not found.steps or not found.serves:
+    steps = found and found.get("steps")
+    if found is None or not steps or not found.serves:
         return []
-    kept = _corners(found.steps, lambda window: window[1:])
+    kept = _corners(found.windows, lambda window: (window.low, window.high))
     first, last = kept[0].step, kept[-1].step
-    end = last + max(1, (last - first) // max(1, len(found.steps) - 1))
+    end = last + max(1, (last - first) // max(1, len(steps) - 1))
     x: list[float | None] = []
     y: list[float | None] = []
     for window, following in zip(kept, [*(each.step for each in kept[1:]), end], strict=True):
@@ -173,7 +174,8 @@ def largest_values(runs: Sequence[Run]) -> go.Figure | None:
     None without outputs of the forward pass. Outputs that stay in float32 are left out.
     """
     verdicts = [one for run in runs for one in run.result.verdict or ()]
-    kept = {name for one in verdicts for name in one.forward.kept_in_float32}
+    forward = [one.get("forward") or {} for one in verdicts]
+    kept = {name for one in forward for name in one.get("kept_in_float32", ())}
     layers: dict[str, float] = {}
     for tensor in (tensor for run in runs for tensor in run.data["tensors"]):
         size, layer = log2(tensor.get("absmax")), layer_of(tensor["name"])

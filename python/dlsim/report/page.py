@@ -223,7 +223,7 @@ def _verdicts(contents: Contents, judged: Sequence[Shown]) -> str:
             parts.append(f'{_paragraphs(lines, "said")}<div class="cards">{cards}</div>')
             said.update(lines)
         parts.append(_figure(figures.largest_values(runs), _LARGEST))
-        served = any(found.steps and found.serves for found in verdict or ())
+        served = any(found.get("steps") and found.serves for found in verdict or ())
         if served or (runs and not _forward_alone(runs)):
             parts.append(_figure(figures.loss_scales(result, runs), _SCALES))
     traces = [result.trace for result in judged]
@@ -272,8 +272,8 @@ def _card(found: Any) -> str:
         ends = zip(("from", "up to"), found.window, strict=True)
         parts = [f"{w} {scale_text(x)}" for w, x in ends if abs(math.log2(x)) < figures.OPEN]
         facts.append(f"safe {' '.join(parts)}" if parts else "any scale is safe")
-    if found.serves and found.steps:
-        outside, steps = found.steps_outside_window, len(found.steps)
+    if found.serves and found.get("steps"):
+        outside, steps = found.steps_outside_window, len(found["steps"])
         facts.append(f"not at {outside} of {steps} steps" if outside else f"all {steps} steps")
     return (
         f'<div class="card {grade}"><h3>{text(found.format)}</h3>{_badge(grade, words)}'
