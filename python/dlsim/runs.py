@@ -488,7 +488,7 @@ def _terminal() -> int | None:
         return None
 
 
-if __name__ == "__main__":  # the build, where the engine is beside the package
+if __name__ == "__main__":  # the build, where the engine is next to the package
     from importlib import import_module
 
     sys.stdout.write(stub(json.loads(import_module("_core").options())))
