@@ -84,7 +84,7 @@ class Record(dict[str, Any]):
     @property
     def tables(self) -> list[str]:
         """The names of the tables below."""
-        names = dict.fromkeys(_tables_of(self))
+        names = sorted(dict.fromkeys(_tables_of(self)), key=_PAIRED.__contains__)
         return [name for name in names if isinstance(self.get(name, Table()), Table)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Verdict(Record):
     def __init__(self, found: Mapping[str, Any]) -> None:
         super().__init__(found)
         if isinstance(found.get("formats"), Table):
-            self["formats"] = Table(map(FormatVerdict, found["formats"]))
+            self["formats"] = Table(map(FormatVerdict, filter(None, found["formats"])))
 
     def __getitem__(self, name: FormatName) -> Any:
         return super().__getitem__(text_of("verdict", name))
@@ -243,9 +243,10 @@ class Result(Record):
         if isinstance(self.get("verdict"), Record):
             self["verdict"] = Verdict(self["verdict"])
         if isinstance(others := self.get("verdicts_of_other_roundings"), Table):
-            self["verdicts_of_other_roundings"] = Table(map(Verdict, others))
+            self["verdicts_of_other_roundings"] = Table(map(Verdict, filter(None, others)))
         self.command, self.report = tuple(command), report
-        self.notes = tuple(notes or self.get("notes", ()))
+        found = self.get("notes")
+        self.notes = tuple(notes or (found if isinstance(found, list) else ()))
 
     @property
     def expectations(self) -> Table:

@@ -113,7 +113,9 @@ def test_results_without_a_verdict_say_so(tmp_path: Path, keys: dict[str, Any]) 
     assert result._repr_html_().startswith("<p><b>")
 
 
-@pytest.mark.parametrize("verdict", [{}, {"formats": 3}, {"lines": None}, {"formats": [3]}])
+@pytest.mark.parametrize(
+    "verdict", [{}, {"formats": 3}, {"lines": None}, {"formats": [3]}, {"formats": [None, {}]}]
+)
 def test_a_verdict_of_another_form_is_shown_without_it(tmp_path: Path, verdict: Any) -> None:
     assert repr(read(tmp_path, verdict=verdict)) == "<dlsim.Result dlsim.replay/1: 2 runs>"
 
