@@ -230,7 +230,6 @@ class Result(Record):
     __slots__ = ("command", "notes", "report")
 
     schema: str
-    verdict: Verdict
 
     def __init__(
         self,
@@ -247,6 +246,11 @@ class Result(Record):
         self.command, self.report = tuple(command), report
         found = self.get("notes")
         self.notes = tuple(notes or (found if isinstance(found, list) else ()))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer of a replay, sweep or tune."""
+        return cast("Verdict", self.__getattr__("verdict"))
 
     @property
     def expectations(self) -> Table:

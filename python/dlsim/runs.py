@@ -55,10 +55,9 @@ Model = Mapping[str, Any]  # the JSON of `dlsim --dump-options`
 
 
 class _Function(NamedTuple):
-    """A function: its parameters but for keywords, what it returns, its help."""
+    """A function: its parameters but for keywords, and its help."""
 
     parameters: dict[str, str]
-    result: str
     summary: str
 
 
@@ -66,43 +65,35 @@ _TRACES = {"traces": "Paths"}
 _FUNCTIONS = {
     "replay": _Function(
         _TRACES,
-        "Result",
         "Replays recorded gradients through formats and policies; dlsim.replay/1.",
     ),
     "sweep": _Function(
         _TRACES,
-        "Result",
         "Tries very many formats, policies and parameters in one pass; dlsim.sweep/1.",
     ),
     "tune": _Function(
         _TRACES,
-        "Result",
         "Recommends loss-scale parameters; dlsim.tune/1.\n\n"
         "With `emit`, the report is the configuration to paste.",
     ),
     "diff": _Function(
         {"a": "PathText", "b": "PathText"},
-        "Result",
         "Compares two traces or profiles of one model, tensor by tensor; dlsim.diff/1.",
     ),
     "profile": _Function(
         {**_TRACES, "output": "PathText"},
-        "Result",
         "Writes the profile `output` of a trace; the result says what it holds.",
     ),
     "info": _Function(
         _TRACES,
-        "Result",
         "Lists what a trace or profile holds, from its headers; dlsim.info/1.",
     ),
     "scaler": _Function(
         {"policy": "str | None", "steps": "int | None"},
-        "Result",
         "Runs one policy on a list of overflow steps; dlsim.scaler/1.",
     ),
     "formats": _Function(
         {"*names": "FormatName"},
-        "Result",
         "Describes number formats, all with a name if none is given; dlsim.formats/1.",
     ),
 }
@@ -233,7 +224,7 @@ def _signature(function: _Function, known: Mapping[str, _Keyword]) -> Signature:
             default = False if keyword.takes in ("flag", "maybe") else None
             one = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=keyword.type)
             parameters.append(one)
-    return Signature(parameters, return_annotation=function.result)
+    return Signature(parameters, return_annotation="Result")
 
 
 def _document(function: _Function, known: Mapping[str, _Keyword]) -> str:
@@ -273,7 +264,7 @@ def __dir__() -> list[str]:
 
 def _function(name: str) -> Callable[..., Result]:
     """Returns the function of a command."""
-    from . import results
+    from .results import Result
 
     known = keywords(name)
     signature = _signature(_FUNCTIONS[name], known)
@@ -295,7 +286,7 @@ def _function(name: str) -> Callable[..., Result]:
     function.__doc__ = _document(_FUNCTIONS[name], known)
     function.__signature__ = signature  # type: ignore[attr-defined]
     # Editors complete attributes of what it returns.
-    function.__annotations__ = {"return": getattr(results, _FUNCTIONS[name].result)}
+    function.__annotations__ = {"return": Result}
     return function
 
 
