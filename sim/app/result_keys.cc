@@ -27,7 +27,9 @@ constexpr const char* kIntroduction =
 *What are the keys of `--json` and the columns of `--csv`?* All are listed here, by the command and by the
 object that has them. `dlsim --dump-results` prints this page. [Results](results.md) says what they have
 in common. A name such as `runs[].steps[]` is an object of the list `steps` in an object of the list `runs`;
-what several objects have is listed where it comes first.
+what several objects have is listed where it comes first. Keys of `explain`, `accumulate` and `updates`, which
+are written in Python, are in [explain](explain.md#results), [accumulation](accumulation.md) and
+[updates](updates.md).
 )";
 
 struct Section {
