@@ -35,16 +35,25 @@ def require_no_input(output: str | os.PathLike[str], inputs: Iterable[object]) -
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a temporary name next to `path`; it becomes `path` if the block ends without error."""
-    final = Path(path)
-    temporary = _beside(final, "tmp")
+    """Gives a temporary name next to `path`; it becomes `path` if the block ends without error.
+
+    A link stays one, and a file keeps its mode. What is no regular file, such as a FIFO or a
+    device, is not replaced but written to.
+    """
+    final = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    special = final.exists() and not final.is_file() and not final.is_dir()
+    temporary = final if special else _beside(final, "tmp")
     try:
         yield temporary
-        os.replace(temporary, final)
+        if not special:
+            if final.exists():
+                shutil.copymode(final, temporary)
+            os.replace(temporary, final)
     except OSError as error:
         raise InputError(f"{final}: cannot be written: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if not special:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -31,7 +31,8 @@ def bytes_text(count: float) -> str:
 
 def counted(count: int, things: str) -> str:
     """Returns a count with its noun, which is given in the plural: "1 step", "2 steps"."""
-    return f"{count} {things.removesuffix('s') if count == 1 else things}"
+    one = f"{things[:-3]}y" if things.endswith("ies") else things.removesuffix("s")
+    return f"{count} {one if count == 1 else things}"
 
 
 def percent_text(fraction: float) -> str:

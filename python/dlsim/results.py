@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ._errors import InputError, MissingKey
+from ._errors import InputError, MissingKey, UsageError
 from ._files import replacing
 from ._text import counted, table_text
 from ._values import text_of
@@ -38,6 +39,9 @@ _NAMES = frozenset(
 
 # Keys that name the owner of a list, which come first in the rows of the list.
 _OWNERS = ("config", "format", "policy", "name", "step", "micro", "tensor", "role", "kept")
+
+# Lists that are empty have no kind in a file: those of texts and numbers, not of objects.
+_PLAIN_LISTS = frozenset("notes".split())
 
 # Lists of lists as tables: the key of the list, and what is in each.
 _PAIRED = {
@@ -114,6 +118,11 @@ class Table(list[Any]):
         return list(_columns_of(self))
 
     def __getitem__(self, at: Any) -> Any:
+        if hasattr(at, "__array__") and at.ndim == 1:  # rows by a mask, or by their places
+            if at.dtype == bool and len(at) != len(self):
+                raise IndexError(f"{len(at)} truth values, expected {len(self)}, one for each row")
+            places = at.nonzero()[0] if at.dtype == bool else at
+            return Table(super(Table, self).__getitem__(int(place)) for place in places)
         if not isinstance(at, str):
             found = super().__getitem__(at)
             return Table(found) if isinstance(at, slice) else found
@@ -128,12 +137,12 @@ class Table(list[Any]):
         return _array(values)
 
     def __getattr__(self, name: str) -> Any:
-        if self and not name.startswith("_"):
-            try:
-                return self[name]
-            except KeyError as error:
-                raise AttributeError(str(error)) from None
-        raise AttributeError(f"no column {name!r}" if self else f"no column {name!r}: no rows")
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(str(error)) from None
 
     def to_pandas(self) -> pandas.DataFrame:
         """Returns the table as a pandas data frame."""
@@ -152,6 +161,8 @@ class Table(list[Any]):
         return f"{table_text(self._shown())}{counted(len(self), 'rows')}" if self else "[]"
 
     def _repr_html_(self) -> str:
+        if not self:
+            return "<p>no rows</p>"
         head, *rows = ("".join(f"<td>{escape(x)}</td>" for x in row) for row in self._shown(40))
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -202,21 +213,40 @@ class Verdict(Record):
 
     def __missing__(self, name: str) -> Any:
         known = {found["format"]: found for found in self.get("formats", ())}
+        if name not in known:
+            from . import _core
+
+            with suppress(InputError, UsageError):  # an alias, such as half
+                name = _core.Format(name).name
         if name in known:
             return known[name]
         try:
             return super().__missing__(name)
         except KeyError:
-            raise MissingKey("format", name, [*known, *self.keys()], ", ".join(known)) from None
+            raise MissingKey("format or key", name, [*known, *self.keys()]) from None
 
     def __iter__(self) -> Iterator[FormatVerdict]:  # type: ignore[override]
-        return iter(self["formats"])
+        return iter(self.get("formats", ()))
+
+    def __len__(self) -> int:
+        return len(self.get("formats", ()))
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, (str, type)):
+            return any(name is found for found in self)
+        try:
+            return self[cast("FormatName", name)] is not None
+        except (LookupError, UsageError):
+            return False
+
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
-        return "\n".join(map(str, self["lines"]))
+        return "\n".join(map(str, self.get("lines", ())))
 
     def _repr_html_(self) -> str:
-        lines = (escape(str(line)).replace("\n", "<br>") for line in self["lines"])
+        lines = (escape(str(line)).replace("\n", "<br>") for line in self.get("lines", ()))
         return "".join(f"<p>{line}</p>" for line in lines)
 
 
@@ -270,15 +300,16 @@ class Result(Record):
         """Writes the JSON, which `dlsim report` reads."""
         import json
 
+        text = json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False)
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-            json.dump(self.to_dict(), file, separators=(",", ":"), ensure_ascii=False)
-            file.write("\n")
+            file.write(text + "\n")
 
     def __reduce__(self) -> tuple[object, ...]:  # a NaN that is sent becomes the same one again
         return Result, (self.to_dict(), self.command, self.notes, self.report)
 
     def __repr__(self) -> str:
-        return "\n".join([*self._lines(), f"<dlsim.Result {self['schema']}: {self._extent()}>"])
+        said = self._lines() or self.report.splitlines()
+        return "\n".join([*said, f"<dlsim.Result {self['schema']}: {self._extent()}>"])
 
     def _repr_html_(self) -> str:
         lines = self._lines()
@@ -338,7 +369,7 @@ def _made(value: Any, key: str = "") -> Any:
     if isinstance(value, (list, tuple)):
         made = [_made(item, key) for item in value]
         kinds = {type(item) for item in made} - {type(None)}
-        return Table(made) if kinds == {Record} or not made else made
+        return Table(made) if kinds == {Record} or not (made or key in _PLAIN_LISTS) else made
     if isinstance(value, str) and key not in _NAMES:
         return _NOT_FINITE.get(value, value)
     return math.nan if isinstance(value, float) and math.isnan(value) else value
@@ -424,7 +455,7 @@ def _array(values: Sequence[Any]) -> Any:
         return np.array(values, np.bool_)
     if types == {int} and all(-(2**63) <= value < 2**63 for value in values):
         return np.array(values, np.int64)
-    if types <= {int, float, type(None)} and types != {type(None)} and exact:
+    if types <= {int, float, type(None)} and exact:
         return np.array([math.nan if value is None else value for value in values], np.float64)
     column = np.empty(len(values), object)
     for i, value in enumerate(values):

@@ -374,14 +374,22 @@ def _texts(place: str, option: _Keyword, value: object) -> list[str]:
             raise TypeError(f"{place}: expected a mapping, got {type(value).__name__}")
         return [f"{key}={_list(f'{place}[{key!r}]', one)}" for key, one in value.items()]
     if option.takes == "each":
-        return [text_of(place, one) for one in _items(value)]
+        return [_text(place, option, one) for one in _items(value)]
     if option.takes == "flag" and not isinstance(value, bool):
         raise TypeError(f"{place}: expected True or False, got {type(value).__name__}")
     if option.takes in ("flag", "maybe") and isinstance(value, bool):
         return [""] if value else []
     if option.takes == "list":
         return [text] if (text := _list(place, value)) else []
-    return [text_of(place, value)]
+    return [_text(place, option, value)]
+
+
+def _text(place: str, option: _Keyword, value: object) -> str:
+    if not option.type.startswith("PathText"):
+        return text_of(place, value)
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise TypeError(f"{place}: expected a path, got {type(value).__name__}")
+    return text_of(place, os.fsdecode(value))
 
 
 def _items(value: object) -> list[object]:
@@ -423,6 +431,8 @@ def _path(name: str, path: object) -> str:
 
 def _refuse_arrays(name: str, given: object) -> None:
     """Raises TypeError where arrays are given instead of paths."""
+    if isinstance(given, str):  # of NumPy, too, which is like an array
+        return
     if isinstance(given, Mapping):
         kind = "a mapping"
     elif hasattr(given, "__array__") or hasattr(given, "__dlpack__"):

@@ -75,19 +75,20 @@ class ObjectSink final : public sim::RowSink {
         missing ? nb::none() : std::visit([&](const auto& value) { return Made(value); }, cell));
   }
 
-  bool Open(const Place& place, bool is_object, bool missing, const void*) override {
+  bool Open(const Place& place, bool is_object, bool missing, const void* type) override {
     if (missing) {
       Take(place, {}, true);
     } else {
-      open_.emplace_back(KeyOf(place), is_object ? record_() : nb::list());
+      const nb::object& kind = is_object ? record_ : type == kObjects ? table_ : list_;
+      open_.emplace_back(KeyOf(place), kind());
     }
     return !missing;
   }
 
-  void Close(bool is_object) override {
-    auto [key, value] = std::move(open_.back());
+  void Close(bool) override {
+    const auto [key, value] = std::move(open_.back());
     open_.pop_back();
-    Add(key, is_object || !IsTable(value) ? value : table_(value));
+    Add(key, value);
   }
 
  private:
@@ -96,16 +97,6 @@ class ObjectSink final : public sim::RowSink {
     PyObject* name = TextOf(place.name).release().ptr();
     PyUnicode_InternInPlace(&name);
     return nb::steal(name);
-  }
-
-  // Whether a list has objects, but for nulls, or nothing.
-  static bool IsTable(nb::handle list) {
-    bool has_object = false, has_null = false;
-    for (const nb::handle item : list) {
-      if (!item.is_none() && !PyDict_Check(item.ptr())) return false;
-      (item.is_none() ? has_null : has_object) = true;
-    }
-    return has_object || !has_null;
   }
 
   nb::object Made(std::string_view text) const { return TextOf(text); }
@@ -126,7 +117,8 @@ class ObjectSink final : public sim::RowSink {
   }
 
   nb::module_ results_ = nb::module_::import_("dlsim.results");
-  nb::object record_ = results_.attr("Record"), table_ = results_.attr("Table");
+  nb::object record_ = results_.attr("Record"), table_ = results_.attr("Table"),
+             list_ = nb::borrow(reinterpret_cast<PyObject*>(&PyList_Type));
   nb::object nan_ = nb::module_::import_("math").attr("nan");
   std::vector<std::pair<nb::object, nb::object>> open_;  // objects and lists, and where they go
   nb::object made_;

@@ -97,7 +97,7 @@ class RowSink {
             int how = 0) {
     const bool as_none = (how & (kNullIfEmpty | kLeftOutIfEmpty)) != 0 && std::ranges::empty(items);
     const Place place = {name, meaning, how | how_if_missing_};
-    if (!Open(place, false, missing_ || as_none, nullptr)) return;
+    if (!Open(place, false, missing_ || as_none, kObjects)) return;
     const auto take = [&](const auto& item, bool missing) {
       WithValue(item, missing, [&](const auto& value, bool none) {
         TellObject({}, none, nullptr, [&](RowSink& row) { tell(value, row); });
@@ -114,7 +114,7 @@ class RowSink {
   // A row with a list whose items are made one after another: each(take) passes them on.
   template <class Item, class Each>
   void Stream(const char* name, const char* meaning, const Each& each, int how = 0) {
-    if (!Open({name, meaning, how | how_if_missing_}, false, missing_, nullptr)) return;
+    if (!Open({name, meaning, how | how_if_missing_}, false, missing_, ListOf<Item>())) return;
     if (missing_) {
       Tell({}, Item(), true);
     } else {
@@ -169,7 +169,7 @@ class RowSink {
         });
       } else if constexpr (requires { std::variant_size<Value>::value; }) {
         std::visit([&](const auto& held) { Tell(place, held, none); }, value);
-      } else if (Open(place, false, none, nullptr)) {
+      } else if (Open(place, false, none, TypeOfList<Value>())) {
         if constexpr (requires { std::tuple_size<Value>::value; }) {
           std::apply([&](const auto&... item) { (Tell({}, item, none), ...); }, value);
         } else if (none) {
@@ -192,11 +192,33 @@ class RowSink {
   }
 
   virtual void Take(const Place& place, const Cell& cell, bool missing) = 0;
-  // Returns whether its rows or items are wanted. `type` is the same for objects of one type.
+  // Returns whether its rows or items are wanted. `type` is the same for objects of one type, and
+  // kObjects of a list of objects.
   virtual bool Open(const Place& place, bool is_object, bool missing, const void* type) = 0;
   virtual void Close(bool is_object) = 0;
 
+  static constexpr const void* kObjects = &kTypeTag<RowSink>;
+
  private:
+  // The type of a list with such items.
+  template <class Item>
+  static constexpr const void* ListOf() {
+    if constexpr (MayBeMissing<Item>) {
+      return ListOf<std::remove_cvref_t<decltype(*std::declval<Item>())>>();
+    } else {
+      return HasRows<Item> ? kObjects : nullptr;
+    }
+  }
+
+  template <class List>
+  static constexpr const void* TypeOfList() {
+    if constexpr (std::ranges::range<const List>) {
+      return ListOf<std::remove_cvref_t<std::ranges::range_reference_t<const List>>>();
+    } else {
+      return nullptr;
+    }
+  }
+
   template <class Rows>
   void TellObject(const Place& place, bool missing, const void* type, const Rows& tell) {
     if (!Open(place, true, missing, type)) return;
