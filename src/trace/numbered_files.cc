@@ -39,7 +39,8 @@ Shapes ShapesIn(const std::string& directory, const std::string& name) {
     }
     const ByteSource source = FileSource(ReadOnlyFile::Open(path));
     if (name.ends_with(".npy")) return {{"", ReadNpyHeader(source).shape}};
-    for (const SafetensorsTensor& tensor : ReadSafetensorsHeader(source).tensors) {
+    const SafetensorsHeader header = ReadSafetensorsHeader(source);
+    for (const SafetensorsTensor& tensor : *header.tensors) {
       shapes[tensor.name] = tensor.shape;
     }
   } catch (const Error&) {

@@ -10,7 +10,6 @@
 #include "src/trace/metadata.h"
 #include "src/trace/npy.h"
 #include "src/trace/npz.h"
-#include "src/trace/safetensors_sax.h"
 #include "src/trace/shards.h"
 #include "src/trace/tensor_rules.h"
 
@@ -84,11 +83,12 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
   return recording;
 }
 
-Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, DumpCache& dumps) {
+Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, OpenFiles& open) {
   switch (file.container) {
     case Container::kSafetensors: {
       const std::shared_ptr<const ReadOnlyFile> opened = ReadOnlyFile::Open(file.path);
-      return MakeRecording(opened, ReadSafetensorsHeader(FileSource(opened)), options);
+      return MakeRecording(opened, ReadSafetensorsHeader(FileSource(opened), &open.header),
+                           options);
     }
     case Container::kShards:
       return LoadShards(file.path, options);
@@ -101,7 +101,7 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, Du
     case Container::kDump:
       break;
   }
-  const std::shared_ptr<const DumpFile> dump = dumps.Open(file.path, options);
+  const std::shared_ptr<const DumpFile> dump = open.dumps.Open(file.path, options);
   Recording recording;
   recording.file_bytes = dump->file_bytes();
   recording.tensors = dump->Slice(file.slice);
@@ -111,7 +111,7 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, Du
 }  // namespace
 
 bool IsSelected(const std::string& name, const TraceOptions& options) {
-  return fnmatch(options.tensors.c_str(), name.c_str(), 0) == 0;
+  return options.tensors == "*" || fnmatch(options.tensors.c_str(), name.c_str(), 0) == 0;
 }
 
 Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
@@ -121,8 +121,8 @@ Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
   recording.file_bytes = file->size();
   recording.metadata = header.metadata;
   ApplyMetadata(file->place(), recording);
-  recording.tensors.reserve(header.tensors.size());
-  for (const SafetensorsTensor& entry : header.tensors) {
+  recording.tensors.reserve(header.tensors->size());
+  for (const SafetensorsTensor& entry : *header.tensors) {
     if (!IsSelected(entry.name, options)) continue;
     if (!entry.unsupported.empty()) {
       throw InputError(TensorPlace(file->place(), entry.name), "unsupported dtype",
@@ -142,8 +142,8 @@ Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
 }
 
 Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options,
-                        DumpCache& dumps) {
-  Recording recording = LoadContainer(file, options, dumps);
+                        OpenFiles& open) {
+  Recording recording = LoadContainer(file, options, open);
   recording.place = Printable(file.path);
   recording.micro = file.micro;
   recording.rank = file.rank;

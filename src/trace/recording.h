@@ -19,8 +19,14 @@ bool IsSelected(const std::string& name, const TraceOptions& options);
 Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
                         const SafetensorsHeader& header, const TraceOptions& options);
 
-// Takes dumps from `dumps`. Throws InputError.
+// What files that are loaded one after another have in common.
+struct OpenFiles {
+  DumpCache dumps;
+  LatestHeader header;
+};
+
+// Throws InputError.
 Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options,
-                        DumpCache& dumps);
+                        OpenFiles& open);
 
 }  // namespace dlsim

@@ -4,13 +4,19 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/trace.h"
 #include "src/trace/byte_source.h"
 
 namespace dlsim {
+
+// The types that are read, for errors.
+inline constexpr std::string_view kReadableDTypes = "F32, F64, F16 or BF16";
 
 struct SafetensorsTensor {
   std::string name;
@@ -25,11 +31,26 @@ struct SafetensorsTensor {
 struct SafetensorsHeader {
   uint64_t data_start = 0;  // offset of the data section in the file
   std::map<std::string, std::string> metadata;
-  std::vector<SafetensorsTensor> tensors;  // in the order of their data
+  // In the order of their data.
+  std::shared_ptr<const std::vector<SafetensorsTensor>> tensors;
+};
+
+// What was parsed last, but for metadata at the beginning: the headers of steps mostly differ in
+// that alone. Thread-safe.
+class LatestHeader {
+ public:
+  // Returns what follows from JSON that is the same as before; without tensors for other JSON.
+  SafetensorsHeader Find(std::string_view json) const;
+  void Keep(std::string json, SafetensorsHeader header);
+
+ private:
+  mutable std::mutex mutex_;
+  std::string json_;
+  SafetensorsHeader header_;
 };
 
 // Reads the header only. The tensors are known to tile the rest of the file exactly. Throws
 // InputError.
-SafetensorsHeader ReadSafetensorsHeader(const ByteSource& source);
+SafetensorsHeader ReadSafetensorsHeader(const ByteSource& source, LatestHeader* latest = nullptr);
 
 }  // namespace dlsim

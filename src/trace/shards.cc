@@ -30,7 +30,7 @@ void CheckShardName(const std::string& place, const std::string& file) {
 void CheckNames(const std::string& place, const SafetensorsHeader& header,
                 const std::set<std::string>& expected) {
   std::set<std::string> missing = expected;
-  for (const SafetensorsTensor& tensor : header.tensors) {
+  for (const SafetensorsTensor& tensor : *header.tensors) {
     if (missing.erase(tensor.name) == 1) continue;
     throw InputError(TensorPlace(place, tensor.name),
                      "the index does not map this tensor to this file");

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/trace.h"
 
-#include <sys/stat.h>
-
-#include <array>
-#include <mutex>
-#include <optional>
+#include <map>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -78,56 +74,12 @@ const std::byte* TraceTensor::Bytes(uint64_t offset, std::span<std::byte> buffer
   return buffer.data();
 }
 
-namespace {
-
-// What tells a file from the one that was at its path before: device, inode, size, and times in
-// nanoseconds; zeros if there is none.
-using FileMark = std::array<int64_t, 5>;
-
-std::vector<FileMark> MarksOf(const std::vector<std::string>& paths) {
-  constexpr int64_t kNanoseconds = 1'000'000'000;
-  std::vector<FileMark> marks;
-  for (const std::string& path : paths) {
-    struct stat file = {};
-    if (stat(path.c_str(), &file) != 0) file = {};
-    marks.push_back({static_cast<int64_t>(file.st_dev), static_cast<int64_t>(file.st_ino),
-                     file.st_size, file.st_mtim.tv_sec * kNanoseconds + file.st_mtim.tv_nsec,
-                     file.st_ctim.tv_sec * kNanoseconds + file.st_ctim.tv_nsec});
-  }
-  return marks;
-}
-
-}  // namespace
-
 struct TraceReader::Impl {
-  // A step and its files as they were before they were opened.
-  struct OpenedStep {
-    TraceStep step;
-    std::vector<FileMark> marks;
-  };
-
   RankReduction reduction() const { return options.ranks.value_or(RankReduction::kMean); }
 
   TracePlan plan;
   TraceOptions options;
-  DumpCache dumps;
-
-  // The first step, of which much is asked before all are read in order: it stays open until
-  // another is opened, and no more from then on.
-  std::mutex mutex;
-  std::optional<OpenedStep> first;
-  bool goes_on = false;
-
-  TraceStep Open(size_t i);
-  void Keep(OpenedStep opened) {
-    const std::lock_guard lock(mutex);
-    if (!goes_on) first = std::move(opened);
-  }
-  void GoOn() {
-    const std::lock_guard lock(mutex);
-    goes_on = true;
-    first.reset();
-  }
+  OpenFiles open;
 };
 
 TraceReader::TraceReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -169,32 +121,17 @@ const std::map<std::string, std::string>& TraceReader::description() const {
 const std::vector<std::string>& TraceReader::notes() const { return impl_->plan.notes; }
 
 TraceStep TraceReader::Load(size_t i) const {
-  if (i > 0) {
-    impl_->GoOn();
-    return impl_->Open(i);
-  }
-  std::vector<FileMark> marks = MarksOf(files(0));
-  {
-    const std::lock_guard lock(impl_->mutex);
-    if (impl_->first && impl_->first->marks == marks) return impl_->first->step;
-  }
-  TraceStep step = impl_->Open(0);
-  impl_->Keep({step, std::move(marks)});
-  return step;
-}
-
-TraceStep TraceReader::Impl::Open(size_t i) {
-  const PlannedStep& planned = plan.steps.at(i);
+  const PlannedStep& planned = impl_->plan.steps.at(i);
   const FileCounts counts = {planned.files.size() / planned.ranks, planned.ranks};
   TraceStep step;
   step.step = *planned.step;
   std::vector<Recording> ranks;
   for (const PlannedFile& file : planned.files) {
-    ranks.push_back(LoadRecording(file, planned.roles.get(), options, dumps));
+    ranks.push_back(LoadRecording(file, planned.roles.get(), impl_->options, impl_->open));
     CheckPosition(ranks.back(), step.step, counts);
     if (ranks.size() > 1) CheckSameGradients(ranks.front(), "rank 0", ranks.back());
     if (ranks.size() < planned.ranks) continue;
-    step.recordings.push_back(ReduceRanks(std::exchange(ranks, {}), reduction()));
+    step.recordings.push_back(ReduceRanks(std::exchange(ranks, {}), impl_->reduction()));
     if (step.recordings.size() > 1) {
       CheckSameGradients(step.recordings.front(), "micro-step 0", step.recordings.back());
     }

@@ -68,7 +68,7 @@ int FuzzSafetensors(const uint8_t* bytes, size_t size) {
     const SafetensorsHeader header =
         ReadSafetensorsHeader(MemorySource("fuzz", AsBytes(bytes, size)));
     uint64_t position = 0;
-    for (const SafetensorsTensor& tensor : header.tensors) {
+    for (const SafetensorsTensor& tensor : *header.tensors) {
       Require(tensor.begin == position);
       const uint64_t dense = tensor.elements * DTypeSize(tensor.dtype);
       Require(!tensor.unsupported.empty() || tensor.end - tensor.begin == dense);

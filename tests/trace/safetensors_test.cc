@@ -44,24 +44,24 @@ const std::string kTwoTensors = SafetensorsBytes(
 
 TEST(Safetensors, OrdersTensorsByTheirData) {
   const SafetensorsHeader header = Parse(kTwoTensors);
-  ASSERT_EQ(header.tensors.size(), 2u);
-  EXPECT_EQ(header.tensors[0].name, "a");
-  EXPECT_EQ(header.tensors[1].name, "b");
-  EXPECT_EQ(header.tensors[1].dtype, DType::kF16);
-  EXPECT_EQ(header.tensors[1].begin, 4u);
+  ASSERT_EQ(header.tensors->size(), 2u);
+  EXPECT_EQ((*header.tensors)[0].name, "a");
+  EXPECT_EQ((*header.tensors)[1].name, "b");
+  EXPECT_EQ((*header.tensors)[1].dtype, DType::kF16);
+  EXPECT_EQ((*header.tensors)[1].begin, 4u);
   EXPECT_EQ(header.metadata.at("step"), "3");
   EXPECT_EQ(header.data_start, kTwoTensors.size() - 8);
 }
 
 TEST(Safetensors, ReadsEveryDType) {
-  EXPECT_EQ(Parse(OneTensor("F64", "[1]", "[0,8]", 8)).tensors[0].dtype, DType::kF64);
-  EXPECT_EQ(Parse(OneTensor("BF16", "[1]", "[0,2]", 2)).tensors[0].dtype, DType::kBF16);
+  EXPECT_EQ(Parse(OneTensor("F64", "[1]", "[0,8]", 8)).tensors->front().dtype, DType::kF64);
+  EXPECT_EQ(Parse(OneTensor("BF16", "[1]", "[0,2]", 2)).tensors->front().dtype, DType::kBF16);
 }
 
 TEST(Safetensors, ReadsScalarsAndEmptyTensors) {
-  EXPECT_EQ(Parse(OneTensor("F32", "[]", "[0,4]", 4)).tensors[0].elements, 1u);
-  EXPECT_EQ(Parse(OneTensor("F32", "[3,0]", "[0,0]", 0)).tensors[0].elements, 0u);
-  EXPECT_TRUE(Parse(SafetensorsBytes("{}", "")).tensors.empty());
+  EXPECT_EQ(Parse(OneTensor("F32", "[]", "[0,4]", 4)).tensors->front().elements, 1u);
+  EXPECT_EQ(Parse(OneTensor("F32", "[3,0]", "[0,0]", 0)).tensors->front().elements, 0u);
+  EXPECT_TRUE(Parse(SafetensorsBytes("{}", "")).tensors->empty());
 }
 
 TEST(Safetensors, KeepsEmptyTensorsInHeaderOrder) {
@@ -70,9 +70,31 @@ TEST(Safetensors, KeepsEmptyTensorsInHeaderOrder) {
                              R"("y":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
                              R"("x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})",
                              "abcd"));
-  EXPECT_EQ(header.tensors[0].name, "y");
-  EXPECT_EQ(header.tensors[1].name, "x");
-  EXPECT_EQ(header.tensors[2].name, "z");
+  EXPECT_EQ((*header.tensors)[0].name, "y");
+  EXPECT_EQ((*header.tensors)[1].name, "x");
+  EXPECT_EQ((*header.tensors)[2].name, "z");
+}
+
+TEST(Safetensors, TakesOverTensorsThatFollowOtherMetadata) {
+  const std::string tensors = R"(,"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  LatestHeader latest;
+  const auto read = [&](const std::string& metadata, const std::string& data = "abcd") {
+    const std::string file = SafetensorsBytes(metadata + tensors, data);
+    return ReadSafetensorsHeader(MemorySource("t.safetensors", Bytes(file)), &latest);
+  };
+  const SafetensorsHeader first = read(R"({"__metadata__":{"step":"3"})");
+  const SafetensorsHeader second = read(R"({"__metadata__":{"note":"\"}","step":"10"})");
+  EXPECT_EQ(second.tensors, first.tensors);
+  EXPECT_EQ(first.tensors->front().name, "a");
+  EXPECT_EQ(second.metadata.at("note"), "\"}");
+  EXPECT_EQ(second.metadata.at("step"), "10");
+  EXPECT_EQ(second.data_start, first.data_start + 14);
+  ExpectInputError([&] { read(R"({"__metadata__":{"a":"","a":""})"); }, {"duplicate", "'a'"});
+  ExpectInputError([&] { read(R"({"__metadata__":{"a":1})"); }, {"'a'", "a string"});
+  ExpectInputError([&] { read("{"); }, {"bad JSON"});
+  EXPECT_NE(read(R"({"x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})").tensors,
+            first.tensors);
+  ExpectInputError([&] { read(R"({"__metadata__":{})", "abcde"); }, {"after the last tensor"});
 }
 
 TEST(Safetensors, RejectsTruncationAtEveryByte) {
@@ -132,7 +154,7 @@ TEST(Safetensors, RejectsOffsetsThatDoNotTileTheFile) {
 
 TEST(Safetensors, RejectsUnsupportedAndUnknownDTypes) {
   for (const char* dtype : {"I64", "U16", "BOOL", "F8_E4M3", "F4", "C64"}) {
-    EXPECT_EQ(Parse(OneTensor(dtype, "[0]", "[0,0]", 0)).tensors[0].unsupported, dtype);
+    EXPECT_EQ(Parse(OneTensor(dtype, "[0]", "[0,0]", 0)).tensors->front().unsupported, dtype);
   }
   ExpectRefused(OneTensor("I64", "[1]", "[8,0]", 8), {"data_offsets do not ascend"});
   ExpectRefused(OneTensor("f32", "[0]", "[0,0]", 0), {"unknown dtype", "F32, F64, F16 or BF16"});
