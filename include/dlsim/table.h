@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -88,7 +89,7 @@ struct TensorTable {
   TensorStats Inputs() const;
 
   // Adds another piece of the tensor.
-  void Add(const TensorTable& piece);
+  void Add(TensorTable piece);
 
   // Returns the table of the values times a mantissa, 1 <= mantissa < 2, in float32, without
   // channels. Nothing if the table does not have the values.
@@ -146,6 +147,40 @@ std::optional<NotInTable> OutsideTables(const Conversion& conversion, float scal
 //   value, where those are clamped or flushed or where other values of their binade are;
 // * the scale is below 1 and takes values below float32's normal ones that the format still has.
 std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conversion, float scale);
+
+// Asks a table several questions; what they have in common is found once.
+class TableReader {
+ public:
+  TableReader();
+  TableReader(TableReader&&) noexcept;
+  ~TableReader();
+
+  // Takes a table in place of that before. It must live as long as it is asked.
+  void Open(const TensorTable& table);
+
+  // As the functions of these names.
+  std::optional<TensorStats> Ask(const Conversion& conversion, float scale);
+  double ErrorSquares(const Format& format, int log2_scale);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The exponents of nonzero finite values; empty if the lowest is above the highest.
+struct ExponentRange {
+  int lowest = std::numeric_limits<float>::max_exponent;
+  int highest = -lowest;
+};
+
+// Returns the exponent of a scale at which a conversion to nearest does the same to values in this
+// range as at 2^log2_scale: where all become normal values, far from overflow, that does not
+// matter.
+int LikeExponent(const Conversion& conversion, int log2_scale, ExponentRange range);
+
+// Returns how many values have a magnitude from these bits on, NaN included. Nothing if they are
+// within a binade that is not empty, and the table has no list of values.
+std::optional<uint64_t> CountFrom(const TensorTable& table, uint32_t magnitude);
 
 // Returns the sum of squared errors of values in a format, to nearest at 2^log2_scale, where none
 // overflows; of those that do it is not told. Scaling counts as exact, also to subnormal float32;

@@ -127,7 +127,8 @@ std::span<const float> SumOf(BlockLoader& loader, size_t first, size_t count, si
 
 // `sources` has the recordings of a, then those of b.
 PairSums CompareBlock(const TensorSources& sources, size_t of_a, const Block& block) {
-  BlockLoader loader(sources, block, Accumulation::kQuantizeThenSum);
+  BlockLoader loader(Accumulation::kQuantizeThenSum);
+  loader.Read(sources, block);
   std::vector<float> sum_a, sum_b;
   const size_t of_b = sources.recordings.size() - of_a;
   const std::span<const float> a = SumOf(loader, 0, of_a, block.count, sum_a);

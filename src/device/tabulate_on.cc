@@ -102,7 +102,8 @@ class DeviceTabulator {
     }
     if (!of_host) return described;
     described.fill = [this, &block](std::span<const std::span<float>> to) {
-      BlockLoader loader(tensors_[block.tensor], block, options_.accumulation);
+      BlockLoader loader(options_.accumulation);
+      loader.Read(tensors_[block.tensor], block);
       for (size_t column = 0; column < columns_; ++column) {
         if (to[column].empty()) continue;
         std::ranges::copy(ValuesOf(loader, block, column), to[column].begin());
@@ -153,7 +154,8 @@ class DeviceTabulator {
       }));
       return;
     }
-    BlockLoader loader(sources, block, options_.accumulation);
+    BlockLoader loader(options_.accumulation);
+    loader.Read(sources, block);
     for (size_t column = 0; column < columns_; ++column) {
       Add(ValuesOf(loader, block, column), block.tensor * columns_ + column);
     }
@@ -168,9 +170,9 @@ class DeviceTabulator {
       values = scaled;
     }
     tabulator.Add(values);
-    const TensorTable found = tabulator.Take();
+    TensorTable found = tabulator.Take();
     const std::lock_guard lock(mutex_);
-    tables_[table].Add(found);
+    tables_[table].Add(std::move(found));
   }
 
   ComputeDevice& device_;

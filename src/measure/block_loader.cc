@@ -22,13 +22,15 @@ std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulatio
   return numbers;
 }
 
-BlockLoader::BlockLoader(const TensorSources& sources, const Block& block,
-                         Accumulation accumulation)
-    : sources_(&sources),
-      block_(&block),
-      sums_first_(SumsFirst(sources.recordings.size(), accumulation)),
-      bytes_(ReadBlock(sources, block)),
-      converted_(bytes_.size()) {}
+void BlockLoader::Read(const TensorSources& sources, const Block& block) {
+  sources_ = &sources;
+  block_ = &block;
+  sums_first_ = SumsFirst(sources.recordings.size(), accumulation_);
+  ReadBlock(sources, block, bytes_);
+  converted_.resize(bytes_.size());
+  for (std::vector<float>& values : converted_) values.clear();
+  sum_.clear();
+}
 
 std::span<const float> BlockLoader::Values(size_t part) {
   return sums_first_ ? Sum() : Recorded(part);

@@ -17,11 +17,13 @@ namespace dlsim {
 // whole step.
 std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulation);
 
-// Loads one block on one thread: its bytes lie in the thread's buffer until it reads another block.
+// Loads blocks on one thread: the bytes of one lie in the thread's buffer until it reads another.
 class BlockLoader {
  public:
-  // Reads the block. Both must live as long as this.
-  BlockLoader(const TensorSources& sources, const Block& block, Accumulation accumulation);
+  explicit BlockLoader(Accumulation accumulation) : accumulation_(accumulation) {}
+
+  // Reads a block in place of that before. Both must live as long as they are asked for.
+  void Read(const TensorSources& sources, const Block& block);
 
   size_t part_count() const { return sums_first_ ? 1 : bytes_.size(); }
 
@@ -35,9 +37,10 @@ class BlockLoader {
  private:
   std::span<const float> Recorded(size_t recording);
 
-  const TensorSources* sources_;
-  const Block* block_;
-  bool sums_first_;
+  Accumulation accumulation_;
+  const TensorSources* sources_ = nullptr;
+  const Block* block_ = nullptr;
+  bool sums_first_ = false;
   std::vector<const std::byte*> bytes_;        // by recording; null = absent
   std::vector<std::vector<float>> converted_;  // by recording, once it needed conversion
   std::vector<float> sum_;

@@ -55,14 +55,15 @@ struct Work {
     Measurement measurement = {question.conversion, question.ScaleOf(tensor), {}};
     if (measurement.conversion.rounding == Rounding::kStochastic) {
       measurement.random = {options.seed,
-                            StreamOf(tensors[tensor].header.name, step.step, parts[part])};
+                            StreamOf(tensors[tensor].first->name, step.step, parts[part])};
     }
     return measurement;
   }
 };
 
 std::vector<BlockAnswer> MeasureBlock(const Work& work, const Block& block) {
-  BlockLoader loader(work.tensors[block.tensor], block, work.options.accumulation);
+  BlockLoader loader(work.options.accumulation);
+  loader.Read(work.tensors[block.tensor], block);
   std::vector<BlockAnswer> answers(work.questions.size());
   std::vector<float> unscaled, scaled;
   for (size_t q = 0; q < work.questions.size(); ++q) {

@@ -27,7 +27,7 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
       size_t t = tensors.size();
       if (repeats) t = index.try_emplace(tensor.name, t).first->second;
       if (t == tensors.size()) {
-        tensors.push_back({{tensor.name, tensor.role}, 0, {}});
+        tensors.push_back({&tensor, 0, {}});
         const auto found = tensor.role == Role::kActGrad ? axes.find(tensor.name) : axes.end();
         if (found != axes.end()) tensors[t].features = found->second;
       }
@@ -149,8 +149,9 @@ void ForEachWave(const std::vector<TensorSources>& tensors,
   }
 }
 
-std::vector<const std::byte*> ReadBlock(const TensorSources& sources, const Block& block) {
-  std::vector<const std::byte*> bytes(sources.recordings.size());
+void ReadBlock(const TensorSources& sources, const Block& block,
+               std::vector<const std::byte*>& bytes) {
+  bytes.assign(sources.recordings.size(), nullptr);
   size_t total = 0;
   for (size_t r = 0; r < bytes.size(); ++r) total += BufferBytes(sources, block, r);
   std::span<std::byte> buffer = ThreadBuffer(total);
@@ -168,7 +169,6 @@ std::vector<const std::byte*> ReadBlock(const TensorSources& sources, const Bloc
                                     part.first(std::min(part.size(), elements * size)));
     buffer = buffer.subspan(part.size());
   }
-  return bytes;
 }
 
 void CopyBlock(const TensorSources& sources, const Block& block, size_t recording,

@@ -16,11 +16,6 @@
 
 namespace dlsim {
 
-struct StepTensor {
-  std::string name;
-  Role role = Role::kGrad;
-};
-
 // A tensor in one recording; `tensor` is null where the recording lacks it.
 struct Source {
   const TraceTensor* tensor = nullptr;
@@ -29,7 +24,7 @@ struct Source {
 
 // One tensor over all recordings of the step.
 struct TensorSources {
-  StepTensor header;
+  const TraceTensor* first = nullptr;  // of those that are recorded
   uint64_t elements = 0;
   std::vector<Source> recordings;
   std::optional<FeatureAxis> features = {};  // as recorded
@@ -67,10 +62,11 @@ void ForEachWave(const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work,
                  const WaveBounds& bounds = {});
 
-// Returns where the bytes of a block are, per recording; null where it lacks what the block is cut
+// Finds where the bytes of a block are, per recording; null where it lacks what the block is cut
 // from. What is not in memory is read into the buffer of the calling thread, where it stays until
 // the thread reads another block: it is worked on while the thread's cache holds it.
-std::vector<const std::byte*> ReadBlock(const TensorSources& sources, const Block& block);
+void ReadBlock(const TensorSources& sources, const Block& block,
+               std::vector<const std::byte*>& bytes);
 
 // Writes the bytes of a block in one recording to `out`, which has their size.
 void CopyBlock(const TensorSources& sources, const Block& block, size_t recording,

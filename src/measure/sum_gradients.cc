@@ -44,7 +44,8 @@ std::vector<Result> OverBlocks(const TraceStep& step, Accumulation accumulation,
   ForEachWave(tensors, [&](std::span<const Block> wave) {
     std::vector<Result> of_block(wave.size());
     ParallelFor(wave.size(), [&](size_t i) {
-      BlockLoader loader(tensors[wave[i].tensor], wave[i], accumulation);
+      BlockLoader loader(accumulation);
+      loader.Read(tensors[wave[i].tensor], wave[i]);
       for (size_t part = 0; part < loader.part_count(); ++part) {
         of_block[i] += of(wave[i].tensor, loader.Values(part));
       }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace dlsim {
 
@@ -17,13 +18,24 @@ __extension__ using uint128_t = unsigned __int128;
 class ExactSum {
  public:
   // Adds value * 2^exponent.
-  void Add(uint128_t value, int exponent) { AddWords(value, exponent, false); }
+  void Add(uint128_t value, int exponent) {
+    if (near_ == 0) unit_ = exponent;
+    const int shift = exponent - unit_;
+    if (shift < 0 || shift >= kNearBits || value >> (kNearBits - shift) != 0) {
+      return AddWords(value, exponent, false);
+    }
+    near_ += value << shift;
+    if (near_ >> kNearBits != 0) AddWords(std::exchange(near_, 0), unit_, false);
+  }
   void Subtract(uint128_t value, int exponent) { AddWords(value, exponent, true); }
 
   // Returns the sum, rounded to nearest, ties to even.
   double Value() const {
-    const bool negative = words_[kWords - 1] >> 63 != 0;
-    std::array<uint64_t, kWords> words = words_;
+    if (!is_far_) return std::ldexp(static_cast<double>(near_), unit_);
+    ExactSum sum = *this;
+    sum.AddWords(near_, unit_, false);
+    std::array<uint64_t, kWords> words = sum.words_;
+    const bool negative = words[kWords - 1] >> 63 != 0;
     if (negative) Negate(words);
     size_t top = kWords;
     while (top > 0 && words[top - 1] == 0) --top;
@@ -46,6 +58,7 @@ class ExactSum {
 
   void AddWords(uint128_t value, int exponent, bool subtract) {
     if (value == 0) return;
+    if (!std::exchange(is_far_, true)) words_ = {};
     const auto place = static_cast<unsigned>(exponent - kLowest);
     const unsigned shift = place % 64;
     const auto low = static_cast<uint64_t>(value), high = static_cast<uint64_t>(value >> 64);
@@ -70,7 +83,12 @@ class ExactSum {
     }
   }
 
-  std::array<uint64_t, kWords> words_ = {};
+  // What is near its first summand: near_ * 2^unit_, which is added to the words at the end.
+  static constexpr int kNearBits = 127;
+  uint128_t near_ = 0;
+  int unit_ = 0;
+  bool is_far_ = false;  // something is in the words, which are not set before
+  std::array<uint64_t, kWords> words_;
 };
 
 }  // namespace dlsim

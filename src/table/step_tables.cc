@@ -110,14 +110,6 @@ class ChannelMaxima {
   std::vector<std::atomic<uint32_t>> maxima_;
 };
 
-// What the parts of one tensor hold, while blocks of it are tabulated.
-struct OpenTensor {
-  std::mutex mutex;
-  std::vector<std::vector<TensorTable>> tables;  // [mantissa][part]
-  std::vector<ChannelMaxima> channels;           // by part
-  TensorTable sum;
-};
-
 // Consecutive blocks of one tensor that a thread tabulates in one go: taking a table costs as much
 // as some thousands of values.
 constexpr size_t kMostTaskElements = size_t{1} << 18, kFewestTaskElements = size_t{1} << 14;
@@ -150,42 +142,34 @@ class PassTabulator {
                 std::vector<float> mantissas, const StepOptions& options)
       : tensors_(tensors),
         parts_(parts),
-        wants_sums_(wants_sums),
         mantissas_(std::move(mantissas)),
         options_(options),
-        open_(tensors.size()) {
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      open_[t].tables.assign(mantissas_.size(), std::vector<TensorTable>(parts));
-      for (size_t part = 0; part < parts; ++part) {
-        const TraceTensor* const tensor = Recorded(tensors[t], part);
+        tables_(mantissas_.size(), PartTables(parts, std::vector<TensorTable>(tensors.size()))),
+        sums_(wants_sums ? tensors.size() : 0),
+        channels_(parts) {
+    for (size_t part = 0; part < parts; ++part) {
+      channels_[part].reserve(tensors.size());
+      for (const TensorSources& sources : tensors) {
+        const TraceTensor* const tensor = Recorded(sources, part);
         const bool has_channels = tensor != nullptr && mantissas_.front() == 1;
-        open_[t].channels.emplace_back(has_channels ? LayoutOf(tensors[t], *tensor)
-                                                    : ChannelLayout());
+        channels_[part].emplace_back(has_channels ? LayoutOf(sources, *tensor) : ChannelLayout());
       }
     }
   }
 
   void Run() {
     options_.device == nullptr ? RunOnHost() : RunOnDevice();
-    for (OpenTensor& tensor : open_) {
-      for (size_t part = 0; part < parts_; ++part) {
-        tensor.tables.front()[part].channels = tensor.channels[part].Count();
+    for (size_t part = 0; part < parts_; ++part) {
+      for (size_t t = 0; t < tensors_.size(); ++t) {
+        if (channels_[part][t].empty()) continue;
+        tables_.front()[part][t].channels = channels_[part][t].Count();
       }
     }
   }
 
-  // Moves the tables of a mantissa to the end of each of `parts`, and of the sums to that of
-  // `sums`.
-  void MoveTo(size_t mantissa, PartTables& parts) {
-    for (OpenTensor& tensor : open_) {
-      for (size_t part = 0; part < parts_; ++part) {
-        parts[part].push_back(std::move(tensor.tables[mantissa][part]));
-      }
-    }
-  }
-  void MoveSumsTo(std::vector<TensorTable>& sums) {
-    for (OpenTensor& tensor : open_) sums.push_back(std::move(tensor.sum));
-  }
+  // Returns the tables of a mantissa, and those of the sums; once.
+  PartTables Take(size_t mantissa) { return std::move(tables_[mantissa]); }
+  std::vector<TensorTable> TakeSums() { return std::move(sums_); }
 
  private:
   void RunOnHost() {
@@ -210,40 +194,35 @@ class PassTabulator {
     });
     for (size_t m = 0; m < mantissas_.size(); ++m) {
       DeviceTables found = TabulateOn(
-          *options_.device, tensors_, parts_, wants_sums_ && m == 0 && !on_device, mantissas_[m],
+          *options_.device, tensors_, parts_, !sums_.empty() && m == 0 && !on_device, mantissas_[m],
           options_, [&](size_t t, size_t part, uint64_t begin, std::span<const float> values) {
-            ChannelMaxima& channels = open_[t].channels[part];
+            ChannelMaxima& channels = channels_[part][t];
             if (m == 0 && !channels.empty()) channels.Add(begin, values);
           });
-      for (size_t t = 0; t < open_.size(); ++t) {
-        for (size_t part = 0; part < parts_; ++part) {
-          open_[t].tables[m][part] = std::move(found.parts[part][t]);
-        }
-        if (m == 0 && !found.sums.empty()) open_[t].sum = std::move(found.sums[t]);
-      }
+      tables_[m] = std::move(found.parts);
+      if (m == 0 && !found.sums.empty()) sums_ = std::move(found.sums);
     }
   }
 
   // The tensor as a part has it; the sum of all has the shape of the first.
   const TraceTensor* Recorded(const TensorSources& sources, size_t part) const {
-    if (parts_ == sources.recordings.size()) return sources.recordings[part].tensor;
-    for (const Source& source : sources.recordings) {
-      if (source.tensor != nullptr) return source.tensor;
-    }
-    return nullptr;
+    return parts_ == sources.recordings.size() ? sources.recordings[part].tensor : sources.first;
   }
 
   void Tabulate(std::span<const Block> blocks) {
     // Of each part at each mantissa, and of the sum. A failure leaves none behind.
     static thread_local std::vector<std::unique_ptr<Tabulator>> tabulators;
-    const size_t tables = parts_ * mantissas_.size();
-    while (tabulators.size() < tables + 1) tabulators.push_back(std::make_unique<Tabulator>());
+    while (tabulators.size() < parts_ * mantissas_.size() + 1) {
+      tabulators.push_back(std::make_unique<Tabulator>());
+    }
+    BlockLoader loader(options_.accumulation);
     try {
       for (size_t b = 0; b < blocks.size(); ++b) {
         const Block& block = blocks[b];
-        AddBlock(block, tabulators);
+        loader.Read(tensors_[block.tensor], block);
+        AddBlock(block, loader, tabulators);
         if (b + 1 < blocks.size() && blocks[b + 1].tensor == block.tensor) continue;
-        TakeTables(open_[block.tensor], IsOfFew(block), tabulators);
+        TakeTables(block.tensor, tabulators);
       }
     } catch (...) {
       tabulators.clear();
@@ -252,35 +231,34 @@ class PassTabulator {
   }
 
   // Of few values the other tables follow from the first.
-  bool IsOfFew(const Block& block) const {
-    return tensors_[block.tensor].elements <= TensorTable::kMostValues;
-  }
+  bool IsOfFew(size_t t) const { return tensors_[t].elements <= TensorTable::kMostValues; }
 
-  void AddBlock(const Block& block, std::span<const std::unique_ptr<Tabulator>> tabulators) {
-    OpenTensor& tensor = open_[block.tensor];
-    BlockLoader loader(tensors_[block.tensor], block, options_.accumulation);
+  void AddBlock(const Block& block, BlockLoader& loader,
+                std::span<const std::unique_ptr<Tabulator>> tabulators) {
     for (size_t part = 0; part < parts_; ++part) {
       const std::span<const float> values = loader.Values(part);
-      for (size_t m = 0; m < (IsOfFew(block) ? 1 : mantissas_.size()); ++m) {
+      for (size_t m = 0; m < (IsOfFew(block.tensor) ? 1 : mantissas_.size()); ++m) {
         AddScaled(values, mantissas_[m], *tabulators[m * parts_ + part]);
       }
-      if (!tensor.channels[part].empty()) tensor.channels[part].Add(block.begin, values);
+      ChannelMaxima& channels = channels_[part][block.tensor];
+      if (!channels.empty()) channels.Add(block.begin, values);
     }
-    if (wants_sums_) tabulators[parts_ * mantissas_.size()]->Add(loader.Sum());
+    if (!sums_.empty()) tabulators[parts_ * mantissas_.size()]->Add(loader.Sum());
   }
 
-  void TakeTables(OpenTensor& tensor, bool few,
-                  std::span<const std::unique_ptr<Tabulator>> tabulators) const {
-    const size_t tables = parts_ * mantissas_.size();
-    const std::lock_guard lock(tensor.mutex);
-    for (size_t i = 0; i < (few ? parts_ : tables); ++i) {
-      tensor.tables[i / parts_][i % parts_].Add(tabulators[i]->Take());
+  void TakeTables(size_t t, std::span<const std::unique_ptr<Tabulator>> tabulators) {
+    const std::lock_guard lock(mutexes_[t % mutexes_.size()]);
+    for (size_t m = 0; m < mantissas_.size(); ++m) {
+      for (size_t part = 0; part < parts_; ++part) {
+        TensorTable& table = tables_[m][part][t];
+        if (m > 0 && IsOfFew(t)) {
+          table = *tables_[0][part][t].Times(mantissas_[m]);
+        } else {
+          table.Add(tabulators[m * parts_ + part]->Take());
+        }
+      }
     }
-    for (size_t i = parts_; few && i < tables; ++i) {
-      tensor.tables[i / parts_][i % parts_] =
-          *tensor.tables[0][i % parts_].Times(mantissas_[i / parts_]);
-    }
-    if (wants_sums_) tensor.sum.Add(tabulators[tables]->Take());
+    if (!sums_.empty()) sums_[t].Add(tabulators[parts_ * mantissas_.size()]->Take());
   }
 
   // Adds the values times a mantissa, in float32.
@@ -297,36 +275,35 @@ class PassTabulator {
 
   const std::vector<TensorSources>& tensors_;
   size_t parts_;
-  bool wants_sums_;
   std::vector<float> mantissas_;
   const StepOptions& options_;
-  std::vector<OpenTensor> open_;
+  std::vector<PartTables> tables_;                    // by mantissa
+  std::vector<TensorTable> sums_;                     // by tensor, if they are wanted
+  std::vector<std::vector<ChannelMaxima>> channels_;  // by part and tensor
+  std::array<std::mutex, 64> mutexes_;                // each of some tensors
 };
 
 // Forward tensors of micro-steps have no sum: all are tabulated, and added up where the gradients
 // have one part.
-void AddForward(const TraceStep& step, StepOptions options, StepTables& tables) {
-  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kForward);
+void AddForward(const std::vector<TensorSources>& tensors, size_t recordings, StepOptions options,
+                StepTables& tables) {
   if (tensors.empty()) return;
   options.accumulation = Accumulation::kQuantizeThenSum;
-  PartTables found(step.recordings.size());
-  PassTabulator tabulator(tensors, found.size(), false, {1}, options);
+  PassTabulator tabulator(tensors, recordings, false, {1}, options);
   tabulator.Run();
-  tabulator.MoveTo(0, found);
+  PartTables found = tabulator.Take(0);
   const size_t parts = tables.parts.size();
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    for (size_t part = parts; part < found.size(); ++part) found[0][t].Add(found[part][t]);
-    for (size_t part = 0; part < parts; ++part) {
-      tables.parts[part].push_back(std::move(found[part][t]));
-    }
+  for (size_t part = parts; part < found.size(); ++part) {
+    for (size_t t = 0; t < tensors.size(); ++t) found[0][t].Add(std::move(found[part][t]));
+  }
+  for (size_t part = 0; part < parts; ++part) {
+    std::ranges::move(found[part], std::back_inserter(tables.parts[part]));
   }
 }
 
 TensorInfo Describe(const TensorSources& sources) {
-  const auto recorded = std::ranges::find_if(
-      sources.recordings, [](const Source& source) { return source.tensor != nullptr; });
-  return {sources.header.name, sources.header.role, recorded->tensor->dtype,
-          recorded->tensor->shape};
+  const TraceTensor& tensor = *sources.first;
+  return {tensor.name, tensor.role, tensor.dtype, tensor.shape};
 }
 
 }  // namespace
@@ -356,29 +333,29 @@ StepTables TabulateStep(const TraceStep& step, const StepOptions& options) {
   StepTables tables;
   tables.step = step.step;
   tables.micro_steps = PartNumbers(step, options.accumulation);
-  tables.parts.resize(tables.micro_steps.size());
   if (!step.recordings.empty()) tables.metadata = step.recordings.front().metadata;
   for (const Recording* file : RecordedFiles(step)) {
     const std::string name = std::filesystem::path(file->place).filename().string();
     tables.files.push_back({name, file->file_bytes});
   }
-  tables.tensors = DescribeTensors(step);
   const std::vector<TensorSources> gradients = CollectTensors(step, Pass::kBackward);
+  const std::vector<TensorSources> forward = CollectTensors(step, Pass::kForward);
+  tables.tensors.reserve(gradients.size() + forward.size());
+  std::ranges::transform(gradients, std::back_inserter(tables.tensors), Describe);
+  std::ranges::transform(forward, std::back_inserter(tables.tensors), Describe);
   tables.gradients = gradients.size();
   std::vector<float> mantissas = {1};
   std::ranges::copy_if(options.mantissas, std::back_inserter(mantissas),
                        [](float mantissa) { return mantissa != 1; });
-  const bool wants_sums = tables.parts.size() > 1;
-  PassTabulator tabulator(gradients, tables.parts.size(), wants_sums, mantissas, options);
+  const size_t parts = tables.micro_steps.size();
+  PassTabulator tabulator(gradients, parts, parts > 1, mantissas, options);
   tabulator.Run();
-  tabulator.MoveTo(0, tables.parts);
-  if (wants_sums) tabulator.MoveSumsTo(tables.sums);
+  tables.parts = tabulator.Take(0);
+  tables.sums = tabulator.TakeSums();
   for (size_t m = 1; m < mantissas.size(); ++m) {
-    PartTables& products = tables.by_mantissa[mantissas[m]];
-    products.resize(tables.parts.size());
-    tabulator.MoveTo(m, products);
+    tables.by_mantissa[mantissas[m]] = tabulator.Take(m);
   }
-  AddForward(step, options, tables);
+  AddForward(forward, step.recordings.size(), options, tables);
   if (!options.scaled.empty()) tables.scaled = MeasureScaledStep(step, options.scaled);
   return tables;
 }
@@ -392,10 +369,9 @@ PartTables TabulateAt(float mantissa, const PartTables& parts, const TraceStep& 
         parts, [&](const std::vector<TensorTable>& part) { return part[t].binades.empty(); });
     if (few) gradients[t].elements = 0;
   }
-  PartTables products(parts.size());
   PassTabulator tabulator(gradients, parts.size(), false, {mantissa}, options);
   tabulator.Run();
-  tabulator.MoveTo(0, products);
+  PartTables products = tabulator.Take(0);
   for (size_t t = 0; t < gradients.size(); ++t) {
     for (size_t part = 0; part < parts.size() && gradients[t].elements == 0; ++part) {
       products[part][t] = *parts[part][t].Times(mantissa);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "src/base/parallel.h"
@@ -72,33 +73,39 @@ namespace {
 
 constexpr uint64_t Square(uint32_t m) { return uint64_t{m} * m; }
 
-// The groups of a list of values, with a sum of each.
-class Groups {
+}  // namespace
+
+// The groups of a list of values.
+class ValueGroups {
  public:
-  explicit Groups(std::span<const float> values)
-      : values_(values), count_(FindGroups(values, groups_.data())) {}
+  // Takes another list.
+  void Find(std::span<const float> values) {
+    values_ = values;
+    count_ = values.empty() ? 0 : FindGroups(values, groups_.data());
+    std::fill_n(known_.begin(), count_, uint16_t{0});
+  }
 
   size_t size() const { return count_; }
   const ValueGroup& operator[](size_t g) const { return groups_[g]; }
-  std::span<const float> Values(size_t g) const {
-    return values_.subspan(groups_[g].begin, groups_[g].count);
-  }
 
-  // Sums squared distances to the nearest multiples of what `spacing` returns for a group; the
-  // sums are at most 2^57.
-  template <class SpacingOf>
-  void SumErrorsAt(const SpacingOf& spacing) {
-    static_assert(TensorTable::kMostValues <= 1u << 9);
-    for (size_t g = 0; g < count_; ++g) spacings_[g] = spacing(groups_[g]);
-    SumErrors(values_.data(), std::span(groups_).first(count_), spacings_.data(), errors_.data());
+  // Returns the sum of squared distances to the nearest multiples, at most 2^57; see
+  // Binade::errors. Past the last quantum all is lost.
+  uint64_t Errors(size_t g, int quantum) {
+    const auto q = static_cast<size_t>(std::min(quantum, 2) - Binade::kFirstQuantum);
+    if ((known_[g] >> q & 1) == 0) {
+      static_assert(TensorTable::kMostValues <= 1u << 9);
+      const uint32_t spacing = quantum > 1 ? kNothingNear : 1u << (23 + quantum);
+      SumErrors(values_.data(), {&groups_[g], 1}, &spacing, &errors_[g][q]);
+      known_[g] = static_cast<uint16_t>(known_[g] | 1u << q);
+    }
+    return errors_[g][q];
   }
-  uint64_t errors(size_t g) const { return errors_[g]; }
 
   // Returns the sum of what `of` makes of each significand of a group.
   template <class Of>
   uint64_t Sum(size_t g, const Of& of) const {
     uint64_t sum = 0;
-    for (const float value : Values(g)) {
+    for (const float value : values_.subspan(groups_[g].begin, groups_[g].count)) {
       const uint32_t mantissa = std::bit_cast<uint32_t>(value) & codec::kMantissaMask;
       sum += of(mantissa << groups_[g].shift | groups_[g].leading);
     }
@@ -107,20 +114,28 @@ class Groups {
 
  private:
   std::span<const float> values_;
+  size_t count_ = 0;
   std::array<ValueGroup, TensorTable::kMostValues> groups_;
-  std::array<uint32_t, TensorTable::kMostValues> spacings_;
-  std::array<uint64_t, TensorTable::kMostValues> errors_;
-  size_t count_;
+  // By group and quantum: what was asked before, as the bits of `known_` tell.
+  std::array<uint16_t, TensorTable::kMostValues> known_;
+  std::array<std::array<uint64_t, Binade::kQuanta + 1>, TensorTable::kMostValues> errors_;
 };
+
+namespace {
+
+// That of the calling thread.
+ValueGroups& GroupsOf(std::span<const float> values) {
+  static thread_local ValueGroups groups;
+  groups.Find(values);
+  return groups;
+}
 
 double SumOfSquares(const TensorTable& table) {
   ExactSum sum;
   for (const Binade& binade : table.binades) sum.Add(binade.squares, SquareUnit(binade.exponent));
-  if (table.values.empty()) return sum.Value();
-  Groups groups(table.values);
-  groups.SumErrorsAt([](const ValueGroup&) { return kNothingNear; });
+  ValueGroups& groups = GroupsOf(table.values);
   for (size_t g = 0; g < groups.size(); ++g) {
-    sum.Add(groups.errors(g), SquareUnit(groups[g].exponent));
+    sum.Add(groups.Errors(g, 2), SquareUnit(groups[g].exponent));
   }
   return sum.Value();
 }
@@ -136,7 +151,7 @@ void SetEnds(TensorTable& table) {
 // Turns values into binades.
 void Spread(TensorTable& table) {
   const std::vector<float> values = std::exchange(table.values, {});
-  const Groups groups(values);
+  const ValueGroups& groups = GroupsOf(values);
   for (size_t g = 0; g < groups.size(); ++g) {
     BinadeSums sums;
     groups.Sum(g, [&](uint32_t m) { return sums.Add(m), 0; });
@@ -165,9 +180,9 @@ void Merge(const std::vector<Item>& from, std::vector<Item>& to, const KeyOf& ke
 
 }  // namespace
 
-void TensorTable::Add(const TensorTable& piece) {
+void TensorTable::Add(TensorTable piece) {
   if (elements == 0 && channels.empty()) {
-    *this = piece;
+    *this = std::move(piece);
     return;
   }
   const bool few =
@@ -177,16 +192,10 @@ void TensorTable::Add(const TensorTable& piece) {
     values.insert(values.end(), piece.values.begin(), piece.values.end());
     std::inplace_merge(values.begin(), values.begin() + middle, values.end(), kComesFirst);
   } else {
-    const TensorTable* from = &piece;
-    TensorTable spread;
-    if (!piece.values.empty()) {
-      spread.values = piece.values;
-      Spread(spread);
-      from = &spread;
-    }
+    Spread(piece);
     Spread(*this);
     Merge(
-        from->binades, binades, [](const Binade& binade) { return binade.exponent; },
+        piece.binades, binades, [](const Binade& binade) { return binade.exponent; },
         [](const Binade& other, Binade& into) { into.Add(other); });
   }
   Merge(
@@ -247,26 +256,37 @@ TensorTable TableOf(TableSums& sums) {
 
 namespace {
 
-// Sorts values as TensorTable::values: few at once, many byte by byte of their keys.
-void SortValues(std::vector<float>& values) {
-  constexpr size_t kFew = 192;
-  static thread_local std::array<std::array<uint32_t, TensorTable::kMostValues>, 2> keys;
-  uint32_t *from = keys[0].data(), *to = keys[1].data();
-  const size_t count = values.size();
-  for (size_t i = 0; i < count; ++i) from[i] = std::rotl(std::bit_cast<uint32_t>(values[i]), 1);
-  if (count <= kFew) {
-    SortFew({from, count});
-  } else {
-    for (int shift = 0; shift < 32; shift += 8) {
-      std::array<uint32_t, 257> places = {};
-      for (size_t i = 0; i < count; ++i) ++places[(from[i] >> shift & 255) + 1];
-      for (size_t digit = 1; digit < places.size(); ++digit) places[digit] += places[digit - 1];
-      for (size_t i = 0; i < count; ++i) to[places[from[i] >> shift & 255]++] = from[i];
-      std::swap(from, to);
+// Values of which the keys tell the order of TensorTable::values.
+class ValueSorter {
+ public:
+  void Add(float value) { from_[count_++] = std::rotl(std::bit_cast<uint32_t>(value), 1); }
+
+  // Returns the values, sorted: few at once, many byte by byte of their keys. Empty then.
+  std::vector<float> Take() {
+    constexpr size_t kFew = 192;
+    if (count_ <= kFew) {
+      SortFew({from_, count_});
+    } else {
+      for (int shift = 0; shift < 32; shift += 8) {
+        std::array<uint32_t, 257> places = {};
+        for (size_t i = 0; i < count_; ++i) ++places[(from_[i] >> shift & 255) + 1];
+        for (size_t digit = 1; digit < places.size(); ++digit) places[digit] += places[digit - 1];
+        for (size_t i = 0; i < count_; ++i) to_[places[from_[i] >> shift & 255]++] = from_[i];
+        std::swap(from_, to_);
+      }
     }
+    std::vector<float> values(std::exchange(count_, 0));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::bit_cast<float>(std::rotr(from_[i], 1));
+    }
+    return values;
   }
-  for (size_t i = 0; i < count; ++i) values[i] = std::bit_cast<float>(std::rotr(from[i], 1));
-}
+
+ private:
+  std::array<std::array<uint32_t, TensorTable::kMostValues>, 2> keys_;
+  uint32_t *from_ = keys_[0].data(), *to_ = keys_[1].data();
+  size_t count_ = 0;
+};
 
 }  // namespace
 
@@ -282,12 +302,7 @@ struct Tabulator::State {
 
   // Moves what the sums hold to the table.
   void Move() {
-    TensorTable piece = TableOf(sums);
-    if (moved.elements == 0) {
-      moved = std::move(piece);
-    } else {
-      moved.Add(piece);
-    }
+    moved.Add(TableOf(sums));
     in_sums = 0;
   }
 };
@@ -320,6 +335,7 @@ TensorTable Tabulator::Take() {
     state.Move();
     return std::exchange(state.moved, {});
   }
+  static thread_local ValueSorter sorter;
   TensorTable table;
   table.elements = elements;
   for (const float value : state.few) {
@@ -329,11 +345,11 @@ TensorTable Tabulator::Take() {
     } else if (magnitude == 0) {
       ++table.zeros;
     } else {
-      table.values.push_back(value);
+      sorter.Add(value);
     }
   }
   state.few.clear();
-  SortValues(table.values);
+  table.values = sorter.Take();
   SetEnds(table);
   table.sum_of_squares = SumOfSquares(table);
   return table;
@@ -353,7 +369,7 @@ TensorTable Tabulate(std::span<const float> values) {
     pieces[begin / kBlockElements] = tabulator.Take();
   });
   TensorTable table = std::move(pieces.front());
-  for (size_t i = 1; i < blocks; ++i) table.Add(pieces[i]);
+  for (size_t i = 1; i < blocks; ++i) table.Add(std::move(pieces[i]));
   return table;
 }
 
@@ -381,13 +397,25 @@ struct Grid {
     saturates = conversion.overflow == Overflow::kSaturate || format.specials == Specials::kFinite;
   }
 
+  // The least and the greatest exponent of scaled binades whose values all become normal ones.
+  int LeastNormal() const {
+    return std::max(lowest + (gradual ? 0 : 1), std::numeric_limits<float>::min_exponent - 1);
+  }
+  int MostNormal() const {
+    return std::min(highest, std::numeric_limits<float>::max_exponent - 1) - 1;
+  }
+
   // The distance of the format's values at a scaled binade: its exponent, relative to the binade.
   // Above 1, all values of the binade become zero.
   int QuantumAt(int scaled) const { return std::max(scaled, lowest) - (bits - 1) - scaled; }
 };
 
-// The same as a distance of significands.
-uint32_t SpacingOf(int quantum) { return quantum > 1 ? kNothingNear : 1u << (23 + quantum); }
+// Whether values, and what scaling makes of them, become normal values of float32 and the format.
+bool IsNormal(const Grid& grid, int log2_scale, ExponentRange range) {
+  return range.lowest >= std::numeric_limits<float>::min_exponent - 1 &&
+         range.lowest + log2_scale >= grid.LeastNormal() &&
+         range.highest + log2_scale <= grid.MostNormal();
+}
 
 // The columns of a binade.
 class BinadeColumns {
@@ -415,12 +443,10 @@ class BinadeColumns {
   const Binade& binade_;
 };
 
-// The same of a group of values, whose errors at `quantum` are known; what else is asked for is
-// summed then.
+// The same of a group of values, summed when it is asked for.
 class ValueColumns {
  public:
-  ValueColumns(const Groups& groups, size_t g, int quantum)
-      : groups_(groups), g_(g), quantum_(quantum) {}
+  ValueColumns(ValueGroups& groups, size_t g) : groups_(groups), g_(g) {}
 
   static constexpr int kFewestTailBits = Binade::kFewestTailBits;
   int exponent() const { return groups_[g_].exponent; }
@@ -431,7 +457,7 @@ class ValueColumns {
   uint128_t significands() const {
     return Sum([](uint32_t m) { return m; });
   }
-  uint128_t squares() const { return quantum_ > 1 ? groups_.errors(g_) : Sum(Square); }
+  uint128_t squares() const { return groups_.Errors(g_, 2); }
   uint64_t RoundingUp(int bits) const {
     return Sum([least = Least(bits)](uint32_t m) { return m >= least ? 1 : 0; });
   }
@@ -442,8 +468,7 @@ class ValueColumns {
     return Sum(
         [least = Least(bits)](uint32_t m) { return Square(m >= least ? (1u << 24) - m : 0); });
   }
-  // Only of the quantum that is known.
-  uint128_t Errors(int /*quantum*/) const { return groups_.errors(g_); }
+  uint128_t Errors(int quantum) const { return groups_.Errors(g_, quantum); }
 
  private:
   static uint32_t Least(int bits) { return (1u << 24) - (1u << (23 - bits)); }
@@ -453,9 +478,8 @@ class ValueColumns {
     return groups_.Sum(g_, of);
   }
 
-  const Groups& groups_;
+  ValueGroups& groups_;
   size_t g_;
-  int quantum_;
 };
 
 // What is found of a table, binade by binade.
@@ -593,54 +617,120 @@ std::optional<NotInTable> OutsideTables(const Conversion& conversion, float scal
   return std::nullopt;
 }
 
-std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conversion,
-                               float scale) {
-  if (OutsideTables(conversion, scale)) return std::nullopt;
-  const Grid grid(conversion);
-  const CodecSpec spec = MakeCodecSpec(conversion);
-  const EncodeResult largest =
-      EncodeWith<Rounding::kNearestEven>(spec, std::bit_cast<uint32_t>(table.absmax * scale), 0);
-  const int log2_scale = std::ilogb(scale);
-  Answer answer(grid, log2_scale, !largest.overflows && std::isfinite(table.absmax * scale));
-  for (const Binade& binade : table.binades) {
-    if (!answer.Add(BinadeColumns(binade))) return std::nullopt;
-  }
-  if (!table.values.empty()) {
-    const auto quantum = [&](const ValueGroup& group) {
-      return grid.QuantumAt(group.exponent + log2_scale);
-    };
-    Groups groups(table.values);
-    groups.SumErrorsAt([&](const ValueGroup& group) { return SpacingOf(quantum(group)); });
-    for (size_t g = 0; g < groups.size(); ++g) {
-      if (!answer.Add(ValueColumns(groups, g, quantum(groups[g])))) return std::nullopt;
+struct TableReader::State {
+  const TensorTable* table = nullptr;
+  ValueGroups groups;
+  // By bits: the errors where all becomes normal values, as far as it was asked.
+  std::array<std::optional<double>, Binade::kMostBits + 1> normal_errors;
+
+  // Calls visit(columns) for each binade, from the lowest on, until it returns false; returns
+  // whether it did not.
+  template <class Visit>
+  bool All(const Visit& visit) {
+    for (const Binade& binade : table->binades) {
+      if (!visit(BinadeColumns(binade))) return false;
     }
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (!visit(ValueColumns(groups, g))) return false;
+    }
+    return true;
   }
+
+  int LowestExponent() const {
+    return table->binades.empty() ? groups[0].exponent : table->binades.front().exponent;
+  }
+};
+
+TableReader::TableReader() : state_(std::make_unique<State>()) {}
+TableReader::TableReader(TableReader&&) noexcept = default;
+TableReader::~TableReader() = default;
+
+void TableReader::Open(const TensorTable& table) {
+  state_->table = &table;
+  state_->groups.Find(table.values);
+  state_->normal_errors = {};
+}
+
+std::optional<TensorStats> TableReader::Ask(const Conversion& conversion, float scale) {
+  if (OutsideTables(conversion, scale)) return std::nullopt;
+  const TensorTable& table = *state_->table;
+  const Grid grid(conversion);
+  const int log2_scale = std::ilogb(scale);
   TensorStats stats = table.Inputs();
+  const bool normal =
+      table.absmax > 0 &&
+      IsNormal(grid, log2_scale, {state_->LowestExponent(), std::ilogb(table.absmax)});
+  std::optional<double>& normal_errors = state_->normal_errors[static_cast<size_t>(grid.bits)];
+  if (normal && normal_errors) {
+    stats.nonfinite_outputs = stats.nan + (grid.saturates ? 0 : stats.inf);
+    stats.error_sum_of_squares = *normal_errors;
+    return stats;
+  }
+  const EncodeResult largest = EncodeWith<Rounding::kNearestEven>(
+      MakeCodecSpec(conversion), std::bit_cast<uint32_t>(table.absmax * scale), 0);
+  Answer answer(grid, log2_scale, !largest.overflows && std::isfinite(table.absmax * scale));
+  if (!state_->All([&](const auto& binade) { return answer.Add(binade); })) return std::nullopt;
   answer.WriteTo(stats);
+  if (normal) normal_errors = stats.error_sum_of_squares;
   return stats;
 }
 
-double ErrorSquares(const TensorTable& table, const Format& format, int log2_scale) {
+double TableReader::ErrorSquares(const Format& format, int log2_scale) {
   const Grid grid({.format = format});
-  // Above the largest value nothing is told of, and below the smallest all is lost.
-  const auto quantum = [&](int exponent) {
-    const int scaled = exponent + log2_scale;
-    return !grid.gradual && scaled < grid.lowest ? 2 : grid.QuantumAt(scaled);
-  };
   double errors = 0;
-  const auto add = [&](uint128_t sum, int exponent) {
-    if (exponent + log2_scale > grid.highest) return;
-    errors += static_cast<double>(sum) * PowerOfTwo(SquareUnit(exponent));
-  };
-  for (const Binade& binade : table.binades) {
-    const int q = quantum(binade.exponent);
-    add(q > 1 ? binade.squares : BinadeColumns(binade).Errors(q), binade.exponent);
-  }
-  if (table.values.empty()) return errors;
-  Groups groups(table.values);
-  groups.SumErrorsAt([&](const ValueGroup& group) { return SpacingOf(quantum(group.exponent)); });
-  for (size_t g = 0; g < groups.size(); ++g) add(groups.errors(g), groups[g].exponent);
+  state_->All([&](const auto& binade) {
+    const int scaled = binade.exponent() + log2_scale;
+    if (scaled > grid.highest) return true;
+    const int quantum = !grid.gradual && scaled < grid.lowest ? 2 : grid.QuantumAt(scaled);
+    const uint128_t sum = quantum > 1 ? binade.squares() : binade.Errors(quantum);
+    errors += static_cast<double>(sum) * PowerOfTwo(SquareUnit(binade.exponent()));
+    return true;
+  });
   return errors;
+}
+
+namespace {
+
+// That of the calling thread.
+TableReader& ReaderOf(const TensorTable& table) {
+  static thread_local TableReader reader;
+  reader.Open(table);
+  return reader;
+}
+
+}  // namespace
+
+std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conversion,
+                               float scale) {
+  return ReaderOf(table).Ask(conversion, scale);
+}
+
+double ErrorSquares(const TensorTable& table, const Format& format, int log2_scale) {
+  return ReaderOf(table).ErrorSquares(format, log2_scale);
+}
+
+int LikeExponent(const Conversion& conversion, int log2_scale, ExponentRange range) {
+  const Grid grid(conversion);
+  if (!IsNormal(grid, log2_scale, range)) return log2_scale;
+  return std::clamp(0, grid.LeastNormal() - range.lowest, grid.MostNormal() - range.highest);
+}
+
+std::optional<uint64_t> CountFrom(const TensorTable& table, uint32_t magnitude) {
+  if (magnitude == 0) return table.elements;
+  uint64_t count = table.nan + (magnitude > codec::kInfinityBits ? 0 : table.inf);
+  if (magnitude >= codec::kInfinityBits) return count;
+  const auto first = std::ranges::lower_bound(table.values, magnitude, {}, MagnitudeOf);
+  count += static_cast<uint64_t>(table.values.end() - first);
+  const float least = std::bit_cast<float>(magnitude);
+  for (const Binade& binade : table.binades) {
+    const float begin = std::ldexp(1.0f, binade.exponent);
+    if (begin >= least) {
+      count += binade.count;
+    } else if (2 * double{begin} > double{least}) {
+      return std::nullopt;
+    }
+  }
+  return count;
 }
 
 }  // namespace dlsim
