@@ -27,7 +27,12 @@ struct StepInputs {
         totals(opened.Inputs()),
         noise(finder.Find(opened, totals)) {
     for (size_t t = 0; t < tensors.size(); ++t) {
-      parameters_only &= tensors[t].role == Role::kGrad || totals[t].sum_of_squares == 0;
+      const bool of_parameter = tensors[t].role == Role::kGrad;
+      const TensorStats& stats = totals[t];
+      parameters_only &= of_parameter || stats.sum_of_squares == 0;
+      if (noise[t] || stats.sum_of_squares == 0) continue;
+      (of_parameter ? grad_harm : act_grad_harm)
+          .push_back(static_cast<double>(stats.nonzero_finite()) / 12 / stats.sum_of_squares);
     }
   }
 
@@ -35,6 +40,7 @@ struct StepInputs {
   std::span<const TensorInfo> tensors;
   std::vector<TensorStats> totals;
   std::vector<bool> noise;
+  std::vector<double> grad_harm, act_grad_harm;  // see ExpectedHarm: of a quantum of 1
   bool parameters_only = true;  // no activation gradient was recorded that is not zero
 };
 
@@ -74,16 +80,10 @@ int LowestThatPasses(int lowest, int highest, int guess, const Passes& passes) {
 // The mean over the tensors of a role of the harm that is to be expected where the format's
 // smallest values are `quantum` apart: rounding to them errs by quantum^2 / 12 on average
 // (Widrow, 1956), and what becomes zero errs by itself.
-double ExpectedHarm(Role role, const StepInputs& inputs, double quantum) {
-  double sum = 0, tensors = 0;
-  for (size_t t = 0; t < inputs.tensors.size(); ++t) {
-    const TensorStats& stats = inputs.totals[t];
-    if (inputs.tensors[t].role != role || inputs.noise[t] || stats.sum_of_squares == 0) continue;
-    const double errors = static_cast<double>(stats.nonzero_finite()) * quantum * quantum / 12;
-    sum += std::fmin(1, errors / stats.sum_of_squares);
-    ++tensors;
-  }
-  return tensors == 0 ? 0 : sum / tensors;
+double ExpectedHarm(std::span<const double> harm_of_unit, double quantum) {
+  double sum = 0;
+  for (const double harm : harm_of_unit) sum += std::fmin(1, harm * quantum * quantum);
+  return harm_of_unit.empty() ? 0 : sum / static_cast<double>(harm_of_unit.size());
 }
 
 // Searches the window of one step in one conversion.
@@ -216,8 +216,8 @@ class WindowSearch {
   double Expected(int exponent) const {
     const int spacing = 1 - conversion_.format.bias - conversion_.format.mantissa_bits;
     const double quantum = std::ldexp(1.0, spacing - exponent);
-    return std::fmax(ExpectedHarm(Role::kGrad, inputs_, quantum),
-                     ExpectedHarm(Role::kActGrad, inputs_, quantum));
+    return std::fmax(ExpectedHarm(inputs_.grad_harm, quantum),
+                     ExpectedHarm(inputs_.act_grad_harm, quantum));
   }
 
   // Goes on from what was measured one binade below as the expectation does.

@@ -145,6 +145,8 @@ StepOptions OptionsFor(std::span<const ReplayRun> runs, StepOptions options) {
 
 // What all runs that had the same answer have in common at a step.
 struct OfAnswer {
+  FiniteFindings findings;  // of the gradients that are checked; and what they tell the scaler
+  ScalerInput input;
   TensorStats gradients, activations;  // over the gradients of a role
   StepHarm harm, activation_harm;
 };
@@ -154,6 +156,8 @@ struct ReplayRuns::Shared {
   const Step& step;
   std::vector<bool> noise;         // per gradient, and ...
   std::span<const size_t> places;  // ... its place in the result; see NoiseFinder
+  std::vector<size_t> checked;     // gradients that decide whether the step is finite
+  std::optional<double> grad_norm = {};
   std::map<const StepAnswer*, OfAnswer> answers = {};
   SharedLosses losses = {};
 
@@ -162,6 +166,12 @@ struct ReplayRuns::Shared {
     OfAnswer& of = found->second;
     if (!added) return of;
     const std::span<const TensorInfo> tensors = step.gradients();
+    of.findings = Judge(tensors, answer, checked);
+    for (const size_t t : checked) {
+      of.input.absmax = std::fmax(of.input.absmax, answer[t].detail.absmax);
+      of.input.below_edge += answer[t].detail.below_edge;
+      of.input.above_edge += answer[t].detail.above_edge;
+    }
     for (size_t t = 0; t < tensors.size(); ++t) {
       (tensors[t].role == Role::kGrad ? of.gradients : of.activations).Merge(answer[t].total);
     }
@@ -182,6 +192,11 @@ class ReplayRuns::Run {
   const std::shared_ptr<const StepAnswer>& answer() const { return answer_; }
   const std::shared_ptr<const StepAnswer>& forward() const { return forward_; }
 
+  // Begins a step, and returns what to ask: resumes if training was interrupted here, and sets
+  // factors that depend on the gradients.
+  const StepQuestion& Prepare(const Shared& shared);
+
+  // Takes the step for which it is prepared.
   void Take(Shared& shared);
   void EndUnanswered(int64_t step, const std::string& why) {
     result_.stopped_at = step;
@@ -191,20 +206,24 @@ class ReplayRuns::Run {
   ReplayResult TakeResult();
 
  private:
-  using IndexLists = std::vector<std::vector<size_t>>;
+  // Indices by the part that they belong to.
+  struct IndexLists {
+    std::vector<size_t> indices, ends;
 
-  bool Checks(const TensorInfo& tensor) const {
-    return tensor.role == Role::kGrad || options_.checked == Checked::kAllGradients;
-  }
+    std::span<const size_t> operator[](size_t part) const {
+      const size_t begin = part == 0 ? 0 : ends[part - 1];
+      return std::span(indices).subspan(begin, ends[part] - begin);
+    }
+  };
+
   bool by_unit() const { return run_.rules.granularity != ScaleGranularity::kModel; }
 
-  StepQuestion Prepare(const Step& step);
   double SmallestScale() const;
   std::vector<size_t> GroupsOf(std::span<const TensorInfo> tensors) const;
-  IndexLists CheckedBy(std::span<const size_t> parts, size_t count,
-                       std::span<const TensorInfo> tensors) const;
-  void JudgeAll(const Step& step, ReplayStep& record) const;
-  ScalerDecision Next(const Step& step, const ReplayStep& record);
+  static IndexLists CheckedBy(std::span<const size_t> parts, size_t count,
+                              std::span<const size_t> checked);
+  void JudgeAll(Shared& shared, ReplayStep& record) const;
+  ScalerDecision Next(Shared& shared, const ReplayStep& record);
   void Skip(const ScalerDecision& decision, ReplayStep& record) const;
   void Count(Shared& shared, ReplayStep& record);
   bool SkipsTensor(const Step& step, size_t t, const ReplayStep& record) const;
@@ -225,40 +244,45 @@ class ReplayRuns::Run {
   // The scalers of layers or gradients, if the rules say so; else empty.
   std::vector<LossScaler> units_;
   std::map<std::string, size_t> unit_index_;
-  // Of the current step: by gradient its unit, its scale, and its optimizer, 0 without groups.
+  std::vector<size_t> unit_of_place_;  // of tensors; see Shared::places
+  StepQuestion question_;
+  // Of the current step: by gradient its unit, and its optimizer if there are several.
   std::vector<size_t> unit_of_tensor_;
-  std::vector<float> scale_of_tensor_;
   std::vector<size_t> groups_;
   std::shared_ptr<const StepAnswer> answer_, forward_;
 };
 
-// Begins a step: resumes if training was interrupted here, sets factors that depend on the
-// gradients, and returns what to ask.
-StepQuestion ReplayRuns::Run::Prepare(const Step& step) {
+const StepQuestion& ReplayRuns::Run::Prepare(const Shared& shared) {
+  const Step& step = shared.step;
   if (run_.resume && !resumed_ && step.number() >= run_.resume->at_step) {
     if (run_.initial) initial_ = *run_.initial;
     ResumeFrom(run_.resume->kept, initial_, run_.scaler);
     for (LossScaler& unit : units_) ResumeFrom(run_.resume->kept, initial_, unit);
     resumed_ = true;
   }
-  if (!by_unit()) return QuestionOf(run_, static_cast<float>(run_.scaler.scale()));
+  if (!by_unit()) {
+    return question_ = QuestionOf(run_, static_cast<float>(run_.scaler.scale()));
+  }
   const bool layers = run_.rules.granularity == ScaleGranularity::kLayer;
   std::shared_ptr<const std::vector<GradientSpread>> spreads;
   if (run_.scaler.looks_ahead()) spreads = step.Spreads();
-  StepQuestion question = QuestionOf(run_, 1);
+  question_ = QuestionOf(run_, 1);
   unit_of_tensor_.clear();
   for (size_t t = 0; t < step.gradients().size(); ++t) {
-    const std::string& name = step.gradients()[t].name;
-    const auto [entry, added] =
-        unit_index_.try_emplace(layers ? LayerOf(name) : name, units_.size());
-    if (added) units_.push_back(initial_);
-    unit_of_tensor_.push_back(entry->second);
-    LossScaler& scaler = units_[entry->second];
+    // A run sees each step until it stops, so that only the next place can be new to it.
+    if (shared.places[t] == unit_of_place_.size()) {
+      const std::string& name = step.gradients()[t].name;
+      const auto [entry, added] =
+          unit_index_.try_emplace(layers ? LayerOf(name) : name, units_.size());
+      if (added) units_.push_back(initial_);
+      unit_of_place_.push_back(entry->second);
+    }
+    unit_of_tensor_.push_back(unit_of_place_[shared.places[t]]);
+    LossScaler& scaler = units_[unit_of_tensor_.back()];
     if (scaler.looks_ahead()) scaler.Prepare((*spreads)[t]);
-    question.tensor_scales.push_back(static_cast<float>(scaler.scale()));
+    question_.tensor_scales.push_back(static_cast<float>(scaler.scale()));
   }
-  scale_of_tensor_ = question.tensor_scales;
-  return question;
+  return question_;
 }
 
 double ReplayRuns::Run::SmallestScale() const {
@@ -269,7 +293,7 @@ double ReplayRuns::Run::SmallestScale() const {
 }
 
 std::vector<size_t> ReplayRuns::Run::GroupsOf(std::span<const TensorInfo> tensors) const {
-  std::vector<size_t> groups(tensors.size(), 0);
+  std::vector<size_t> groups;
   const std::vector<OptimizerGroup>& optimizers = options_.optimizers;
   for (size_t t = 0; t < tensors.size() && !optimizers.empty(); ++t) {
     const auto takes = [&](const OptimizerGroup& group) {
@@ -280,56 +304,55 @@ std::vector<size_t> ReplayRuns::Run::GroupsOf(std::span<const TensorInfo> tensor
       throw UsageError("--optimizer",
                        "no optimizer matches the gradient " + Quoted(tensors[t].name));
     }
-    groups[t] = static_cast<size_t>(found - optimizers.begin());
+    groups.push_back(static_cast<size_t>(found - optimizers.begin()));
   }
   return groups;
 }
 
 // Returns the checked tensors of each of `count` parts; parts[t] is that of a tensor, if below.
 ReplayRuns::Run::IndexLists ReplayRuns::Run::CheckedBy(std::span<const size_t> parts, size_t count,
-                                                       std::span<const TensorInfo> tensors) const {
-  IndexLists lists(count);
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (parts[t] < count && Checks(tensors[t])) lists[parts[t]].push_back(t);
+                                                       std::span<const size_t> checked) {
+  IndexLists lists = {{}, std::vector<size_t>(count)};
+  for (const size_t t : checked) {
+    if (parts[t] < count) lists.indices.push_back(t);
+  }
+  std::ranges::stable_sort(lists.indices, {}, [&](size_t t) { return parts[t]; });
+  for (size_t i = 0; i < lists.indices.size(); ++i) lists.ends[parts[lists.indices[i]]] = i + 1;
+  for (size_t part = 1; part < count; ++part) {
+    lists.ends[part] = std::max(lists.ends[part], lists.ends[part - 1]);
   }
   return lists;
 }
 
-void ReplayRuns::Run::JudgeAll(const Step& step, ReplayStep& record) const {
+void ReplayRuns::Run::JudgeAll(Shared& shared, ReplayStep& record) const {
   const FiniteTest test = run_.rules.finite_test;
-  const std::span<const TensorInfo> tensors = step.gradients();
-  const std::vector<size_t> one_part(tensors.size(), 0);
-  const FiniteFindings whole = Judge(tensors, *answer_, CheckedBy(one_part, 1, tensors).front());
+  const std::span<const TensorInfo> tensors = shared.step.gradients();
+  const FiniteFindings& whole = shared.Of(*answer_).findings;
   record.finite = IsFinite(test, whole);
+  Explain(test, whole, record);
+  if (options_.optimizers.empty()) return;
   record.optimizers.resize(options_.optimizers.size());
-  for (size_t t = 0; t < tensors.size() && !record.optimizers.empty(); ++t) {
+  for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role == Role::kGrad) record.optimizers[groups_[t]].has_gradients = true;
   }
-  const IndexLists of_groups = CheckedBy(groups_, record.optimizers.size(), tensors);
-  for (size_t g = 0; g < of_groups.size(); ++g) {
+  const IndexLists of_groups = CheckedBy(groups_, record.optimizers.size(), shared.checked);
+  for (size_t g = 0; g < record.optimizers.size(); ++g) {
     record.optimizers[g].finite = IsFinite(test, Judge(tensors, *answer_, of_groups[g]));
   }
-  Explain(test, whole, record);
 }
 
-ScalerDecision ReplayRuns::Run::Next(const Step& step, const ReplayStep& record) {
-  const std::span<const TensorInfo> tensors = step.gradients();
+ScalerDecision ReplayRuns::Run::Next(Shared& shared, const ReplayStep& record) {
   if (!by_unit()) {
-    ScalerInput input = {.overflow = !record.finite};
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      if (!Checks(tensors[t])) continue;
-      const GradientDetail& detail = (*answer_)[t].detail;
-      input.absmax = std::fmax(input.absmax, detail.absmax);
-      input.below_edge += detail.below_edge;
-      input.above_edge += detail.above_edge;
-    }
+    ScalerInput input = shared.Of(*answer_).input;
+    input.overflow = !record.finite;
     return run_.scaler.Next(input);
   }
   // A layer or gradient learns of its own overflow; the step is skipped if any asks for it.
   ScalerDecision decision;
-  const IndexLists of_units = CheckedBy(unit_of_tensor_, units_.size(), tensors);
+  const IndexLists of_units = CheckedBy(unit_of_tensor_, units_.size(), shared.checked);
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    const bool finite = IsFinite(run_.rules.finite_test, Judge(tensors, *answer_, of_units[unit]));
+    const bool finite =
+        IsFinite(run_.rules.finite_test, Judge(shared.step.gradients(), *answer_, of_units[unit]));
     ScalerDecision of_unit = units_[unit].Next({.overflow = !finite});
     decision.skip |= of_unit.skip;
     if (of_unit.event && !decision.event) decision.event = std::move(of_unit.event);
@@ -379,7 +402,8 @@ void ReplayRuns::Run::Count(Shared& shared, ReplayStep& record) {
     if (squares) into.grad_norm = std::sqrt(*squares);
     if (converted) into.converted_norm = std::sqrt(*converted);
   };
-  set_norms(record.optimizers.size(), record);
+  record.grad_norm = shared.grad_norm;
+  if (run_.clipping.max_norm) set_norms(record.optimizers.size(), record);
   for (size_t g = 0; g < record.optimizers.size(); ++g) set_norms(g, record.optimizers[g]);
 }
 
@@ -411,7 +435,7 @@ void ReplayRuns::Run::CountTensor(const Shared& shared, size_t t, const ReplaySt
   if (place == result_.tensors.size()) result_.tensors.push_back({header.name, header.role});
   ReplayTensor& tensor = result_.tensors[place];
   tensor.stats.Merge(total);
-  const double scale = by_unit() ? scale_of_tensor_[t] : record.scale;
+  const double scale = by_unit() ? question_.tensor_scales[t] : record.scale;
   if (!skipped) {
     tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
   }
@@ -486,7 +510,7 @@ void ReplayRuns::Run::ClipByValue(const Step& step, ReplayStep& record) const {
 
 void ReplayRuns::Run::Take(Shared& shared) {
   const Step& step = shared.step;
-  answer_ = step.Ask(Prepare(step));
+  answer_ = step.Ask(question_);
   groups_ = GroupsOf(step.gradients());
   forward_ = nullptr;
   if (run_.tensor_records == TensorRecords::kKept && !step.forward().empty()) {
@@ -496,8 +520,8 @@ void ReplayRuns::Run::Take(Shared& shared) {
   ReplayStep record;
   record.step = step.number();
   record.scale = SmallestScale();
-  JudgeAll(step, record);
-  ScalerDecision decision = Next(step, record);
+  JudgeAll(shared, record);
+  ScalerDecision decision = Next(shared, record);
   Skip(decision, record);
   record.next_scale = SmallestScale();
   Count(shared, record);
@@ -535,18 +559,35 @@ bool ReplayRuns::AllStopped() const {
 
 void ReplayRuns::Take(size_t i, const Step& step) {
   if (AllStopped()) return;
-  Shared shared = {step, noise_.Find(step, step.Inputs()), noise_.places()};
+  Shared shared = {step, noise_.Find(step, step.Inputs()), noise_.places(), {}};
+  std::optional<double> squares = 0;
+  for (size_t t = 0; t < step.gradients().size(); ++t) {
+    const bool of_parameter = step.gradients()[t].role == Role::kGrad;
+    if (of_parameter || options_.checked == Checked::kAllGradients) shared.checked.push_back(t);
+    const auto square = of_parameter ? step.tables().SquaredNorm(t) : std::optional(0.0);
+    squares = squares && square ? std::optional(*squares + *square) : std::nullopt;
+  }
+  if (squares) shared.grad_norm = std::sqrt(*squares);
+  const auto unless_unanswered = [&](Run& run, const auto& take) {
+    try {
+      take();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUsage || step.recorded() != nullptr) throw;
+      run.EndUnanswered(step.number(), error.what());
+    }
+  };
+  StepQuestions questions;
+  for (const auto& run : runs_) {
+    if (run->stopped()) continue;
+    unless_unanswered(*run, [&] { questions.gradients.push_back(run->Prepare(shared)); });
+  }
+  step.MakeReady(questions);
   ObservedStep observed = {i, step, {}};
   for (size_t r = 0; r < runs_.size(); ++r) {
     Run& run = *runs_[r];
     if (run.stopped()) continue;
-    try {
-      run.Take(shared);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kUsage || step.recorded() != nullptr) throw;
-      run.EndUnanswered(step.number(), error.what());
-      continue;
-    }
+    unless_unanswered(run, [&] { run.Take(shared); });
+    if (run.result().unanswered) continue;
     observed.runs.push_back({run.run(), run.answer(), run.result().steps.back(), r, run.forward()});
   }
   if (options_.observer) options_.observer(observed);

@@ -7,8 +7,10 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -47,18 +49,18 @@ float Converted(const CodecSpec& spec, Rounding rounding, float magnitude, float
 
 bool IsDefault(float limit) { return limit == std::numeric_limits<float>::infinity(); }
 
-// Returns the answer of a table whose values were multiplied by `mantissa` first, about those of
-// `recorded`. Nothing where multiplying was not like scaling.
+// Returns the answer of a table whose values were multiplied by `mantissa` first, which the reader
+// has open, about those of `recorded`. Nothing where multiplying was not like scaling.
 std::optional<TensorStats> AskAt(float mantissa, const TensorTable& table,
                                  const TensorTable& recorded, const Conversion& conversion,
-                                 float power) {
+                                 float power, TableReader& reader) {
   const float smallest = recorded.values.empty() ? 0 : std::fabs(recorded.values.front());
   const bool has_subnormals =
       recorded.binades.empty()
           ? smallest > 0 && smallest < std::numeric_limits<float>::min()
           : recorded.binades.front().exponent < std::numeric_limits<float>::min_exponent - 1;
   if (has_subnormals || table.inf != recorded.inf) return std::nullopt;
-  std::optional<TensorStats> stats = Ask(table, conversion, power);
+  std::optional<TensorStats> stats = reader.Ask(conversion, power);
   if (!stats) return std::nullopt;
   // Products are rounded: their sums are brought to that of the values.
   const double square = table.sum_of_squares > 0 ? recorded.sum_of_squares / table.sum_of_squares
@@ -122,13 +124,6 @@ struct Step::Answers {
   template <class Question, class Answer>
   using List = std::vector<Entry<Question, Answer>>;
 
-  struct ErrorQuestion {
-    Format format;
-    int log2_scale;
-
-    friend bool operator==(const ErrorQuestion&, const ErrorQuestion&) = default;
-  };
-
   std::mutex mutex;
   List<StepQuestion, StepAnswer> gradients;
   List<Conversion, StepAnswer> forward;
@@ -137,22 +132,44 @@ struct Step::Answers {
   std::map<float, std::shared_ptr<const PartTables>> by_mantissa;
   bool only_made_ready = false;  // while one thread has the step alone
 
-  // Returns the answer from the list, or makes it, and keeps it there.
+  // Returns the answer from the list, or null.
+  template <class Question, class Answer>
+  std::shared_ptr<const Answer> Known(List<Question, Answer>& list, const Question& question) {
+    const std::lock_guard lock(mutex);
+    for (Entry<Question, Answer>& entry : list) {
+      if (!(entry.question == question)) continue;
+      entry.used = entry.used || !only_made_ready;
+      return entry.answer;
+    }
+    return nullptr;
+  }
+
+  template <class Question, class Answer>
+  std::shared_ptr<const Answer> Keep(List<Question, Answer>& list, const Question& question,
+                                     Answer answer) {
+    auto kept = std::make_shared<const Answer>(std::move(answer));
+    const std::lock_guard lock(mutex);
+    list.push_back({question, kept, !only_made_ready});
+    return kept;
+  }
+
+  // Returns the answer from the list, or else what `make` keeps there.
   template <class Question, class Answer, class Make>
   std::shared_ptr<const Answer> Find(List<Question, Answer>& list, const Question& question,
                                      const Make& make) {
-    {
-      const std::lock_guard lock(mutex);
-      for (Entry<Question, Answer>& entry : list) {
-        if (!(entry.question == question)) continue;
-        entry.used = entry.used || !only_made_ready;
-        return entry.answer;
-      }
+    auto known = Known(list, question);
+    return known != nullptr ? known : make();
+  }
+
+  // Returns what of the questions is not known yet, each once.
+  template <class Question, class Answer>
+  std::vector<Question> Open(List<Question, Answer>& list, std::vector<Question> questions) {
+    std::vector<Question> open;
+    for (Question& question : questions) {
+      if (Known(list, question) || std::ranges::find(open, question) != open.end()) continue;
+      open.push_back(std::move(question));
     }
-    auto answer = std::make_shared<const Answer>(make());
-    const std::lock_guard lock(mutex);
-    list.push_back({question, answer, !only_made_ready});
-    return answer;
+    return open;
   }
 };
 
@@ -163,11 +180,30 @@ Step::Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOpt
       options_(std::move(options)),
       check_(std::move(check)),
       answers_(std::make_shared<Answers>()) {
+  FindBounds();
   if (recorded_ == nullptr) return;
   MergeMetadata(*recorded_, tables_);
   for (const Recording& recording : recorded_->recordings) {
     refused_.Add(RefusedIn(recording.metadata));
     broken_loss_ = broken_loss_ || IsBrokenLoss(recording.metadata);
+  }
+}
+
+void Step::FindBounds() {
+  bounds_ = {};
+  for (const std::vector<TensorTable>& part : tables_.parts) {
+    for (const TensorTable& table : std::span(part).first(tables_.gradients)) {
+      const double parts = static_cast<double>(tables_.parts.size());
+      bounds_.infinite |= table.inf > 0;
+      bounds_.squares += parts * table.sum_of_squares;
+      bounds_.sum = std::fmax(bounds_.sum,
+                              parts * static_cast<double>(table.elements) * double{table.absmax});
+      if (table.absmax == 0) continue;
+      const int lowest =
+          table.binades.empty() ? std::ilogb(table.values.front()) : table.binades.front().exponent;
+      bounds_.range.lowest = std::min(bounds_.range.lowest, lowest);
+      bounds_.range.highest = std::max(bounds_.range.highest, std::ilogb(table.absmax));
+    }
   }
 }
 
@@ -188,6 +224,7 @@ void Step::Drop(const std::function<bool(const TensorInfo& tensor)>& drops) {
   const auto gradients = dropped.begin() + static_cast<std::ptrdiff_t>(tables_.gradients);
   tables_.gradients -= static_cast<size_t>(std::count(dropped.begin(), gradients, true));
   drop(tables_.tensors);
+  FindBounds();
   if (recorded_ == nullptr) return;
   auto left = std::make_shared<TraceStep>(*recorded_);
   for (Recording& recording : left->recordings) {
@@ -269,35 +306,30 @@ bool NormIsOpen(const StepTables& tables, const StepQuestion& question, double s
   return squares > kOverflow * (1 - slack) && squares < kOverflow * (1 + slack);
 }
 
+}  // namespace
+
 // Whether float32 sums of the gradients or of their squares may be infinite though no element is;
 // of what is still scaled, too, if the question asks for such sums.
-bool SumsMayOverflow(const StepTables& tables, const StepQuestion& question) {
+bool Step::SumsMayOverflow(const StepQuestion& question) const {
   const bool saturates = MakeCodecSpec(question.conversion).saturates;
-  const bool of_scaled = question.detail && question.detail->sums;
-  const double parts = static_cast<double>(tables.parts.size());
-  double squares = 0, scaled_squares = 0, sum = 0;
-  double smallest = std::numeric_limits<double>::infinity();
-  for (size_t t = 0; t < tables.gradients; ++t) {
-    const double scale = std::fabs(double{question.ScaleOf(t)});
-    smallest = std::fmin(smallest, scale);
-    for (const std::vector<TensorTable>& part : tables.parts) {
-      if (saturates && part[t].inf > 0) return true;  // becomes the largest value
-      squares += parts * part[t].sum_of_squares;
-      scaled_squares += parts * part[t].sum_of_squares * scale * scale;
-      sum = std::fmax(sum, static_cast<double>(part[t].elements) * double{part[t].absmax} * scale);
-    }
+  if (saturates && bounds_.infinite) return true;  // becomes the largest value
+  double smallest = std::fabs(question.ScaleOf(0)), largest = smallest;
+  for (const float scale : question.tensor_scales) {
+    smallest = std::fmin(smallest, std::fabs(scale));
+    largest = std::fmax(largest, std::fabs(scale));
   }
-  if (question.norm_decides && NormIsOpen(tables, question, squares, saturates, smallest)) {
+  if (question.norm_decides &&
+      NormIsOpen(tables_, question, bounds_.squares, saturates, smallest)) {
     return true;
   }
-  return of_scaled && !(scaled_squares < kFarBelowOverflow && parts * sum < kFarBelowOverflow);
+  const bool of_scaled = question.detail && question.detail->sums;
+  return of_scaled && !(bounds_.squares * largest * largest < kFarBelowOverflow &&
+                        bounds_.sum * largest < kFarBelowOverflow);
 }
-
-}  // namespace
 
 // Finds what tables tell of a gradient; returns why they do not tell all, if they do not.
 const char* Step::AskTables(const StepQuestion& question, const PartTables* at, size_t t,
-                            TensorAnswer& answer) const {
+                            std::span<TableReader> readers, TensorAnswer& answer) const {
   const size_t parts = tables_.parts.size();
   const float scale = question.ScaleOf(t);
   const ScaleParts of_scale(scale);
@@ -308,12 +340,13 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
   for (size_t part = 0; part < parts; ++part) {
     const TensorTable& table = tables_.parts[part][t];
     const std::optional<TensorStats> stats =
-        at == nullptr
-            ? dlsim::Ask(table, question.conversion, scale)
-            : AskAt(of_scale.mantissa, (*at)[part][t], table, question.conversion, of_scale.power);
+        at == nullptr ? readers[part].Ask(question.conversion, scale)
+                      : AskAt(of_scale.mantissa, (*at)[part][t], table, question.conversion,
+                              of_scale.power, readers[part]);
     if (!stats) return WhyNot(NotInTable::kEnds);
     answer.total.Merge(*stats);
-    if (parts > 1) answer.parts.push_back(*stats);
+    if (parts == 1) break;
+    answer.parts.push_back(*stats);
     const double of_part = std::fabs(Converted(spec, rounding, table.absmax, scale));
     largest_scaled += of_part;
     largest += of_part / double{scale};
@@ -350,17 +383,25 @@ void Step::CountDetails(const StepQuestion& question, std::span<const uint8_t> t
   const DetailQuestion& detail = *question.detail;
   const CodecSpec spec = MakeCodecSpec(question.conversion);
   const Rounding rounding = question.conversion.rounding;
+  const TraceStep& values = Values("it counts converted gradients by magnitude");
   const auto count = [&](const auto& passes) {
     std::vector<uint32_t> first(answer.size());
+    std::vector<uint64_t> counts(answer.size());
+    bool all = true;
     for (size_t t = 0; t < first.size(); ++t) {
       const float scale = question.ScaleOf(t);
-      first[t] = FirstMagnitudeWithin(0, codec::kInfinityBits, [&](uint32_t magnitude) {
-        const float scaled = Converted(spec, rounding, std::bit_cast<float>(magnitude), scale);
-        return passes(scaled, scaled * (1.0f / scale));
-      });
+      const bool as_before = t > 0 && scale == question.ScaleOf(t - 1);
+      first[t] = as_before ? first[t - 1]
+                           : FirstMagnitudeWithin(0, codec::kInfinityBits, [&](uint32_t bits) {
+                               const float scaled =
+                                   Converted(spec, rounding, std::bit_cast<float>(bits), scale);
+                               return passes(scaled, scaled * (1.0f / scale));
+                             });
+      const auto told_count = CountFrom(tables_.parts.front()[t], first[t]);
+      all = all && (told_count || !told[t]);
+      counts[t] = told_count.value_or(0);
     }
-    return CountGradients(Values("it counts converted gradients by magnitude"),
-                          options_.accumulation, first);
+    return all ? counts : CountGradients(values, options_.accumulation, first);
   };
   const bool unscaled_limit = detail.limit_domain == ClipDomain::kUnscaled;
   std::vector<uint64_t> above_edge(answer.size()), above_limit = above_edge;
@@ -381,26 +422,100 @@ void Step::CountDetails(const StepQuestion& question, std::span<const uint8_t> t
   Check();
 }
 
-StepAnswer Step::Answer(const StepQuestion& question) const {
-  StepAnswer answer(tables_.gradients);
-  const auto outside = OutsideTables(question.conversion, ScaleParts(question.scale).power);
-  const bool wants_sums = question.converted_norm || SumsMayOverflow(tables_, question);
-  std::vector<uint8_t> told(answer.size());
-  std::vector<const char*> why(answer.size(), outside ? WhyNot(*outside) : nullptr);
-  if (!outside) {
-    // Scales of single gradients would each need tables of their own.
-    std::shared_ptr<const PartTables> at;
-    if (MantissaOf(question.scale) != 1 && question.tensor_scales.empty()) {
-      at = TablesAt(question.scale);
-    }
-    ParallelFor(
-        answer.size(),
-        [&](size_t t) {
-          why[t] = AskTables(question, at.get(), t, answer[t]);
-          told[t] = why[t] == nullptr;
-        },
-        answer.size() * tables_.parts.size() * kLooksPerAnswer);
+// Returns a question with the same answer, which others ask, too.
+StepQuestion Step::Simplified(StepQuestion question) const {
+  const std::vector<float>& scales = question.tensor_scales;
+  const bool all_same = std::ranges::adjacent_find(scales, std::not_equal_to()) == scales.end();
+  if (!scales.empty() && all_same && MantissaOf(scales.front()) == 1) {
+    question.scale = scales.front();
+    question.tensor_scales.clear();
   }
+  const float scale = question.scale;
+  if (OutsideTables(question.conversion, ScaleParts(scale).power) || tables_.parts.size() > 1) {
+    return question;
+  }
+  if (!SumsMayOverflow(question)) {
+    question.norm_decides = false;
+    if (!question.detail) question.detail.emplace();
+    question.detail->sums = false;
+  }
+  const bool of_model = question.tensor_scales.empty() && MantissaOf(scale) == 1;
+  if (of_model && !question.converted_norm && question.detail == DetailQuestion{.sums = false}) {
+    question.scale =
+        std::ldexp(1.0f, LikeExponent(question.conversion, std::ilogb(scale), bounds_.range));
+  }
+  return question;
+}
+
+// Finds and keeps answers. The questions to a tensor are asked together.
+Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
+                               std::span<const ErrorQuestion> errors) const {
+  KeptAnswers kept;
+  if (questions.empty() && errors.empty()) return kept;
+  struct OpenQuestion {
+    std::shared_ptr<const PartTables> at = nullptr;
+    StepAnswer answer;
+    std::vector<const char*> why;  // tables do not tell; null: they do
+  };
+  const size_t gradients = tables_.gradients, parts = tables_.parts.size();
+  std::vector<OpenQuestion> open;
+  for (const StepQuestion& question : questions) {
+    const auto outside = OutsideTables(question.conversion, ScaleParts(question.scale).power);
+    OpenQuestion& one = open.emplace_back();
+    one.answer.resize(gradients);
+    one.why.assign(gradients, outside ? WhyNot(*outside) : nullptr);
+    // Scales of single gradients would each need tables of their own.
+    if (!outside && MantissaOf(question.scale) != 1 && question.tensor_scales.empty()) {
+      one.at = TablesAt(question.scale);
+    }
+  }
+  // Questions to the recorded values come last, next to the sums of errors.
+  std::vector<size_t> order(open.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, std::greater(), [&](size_t q) { return open[q].at.get(); });
+  std::vector<std::vector<double>> sums(errors.size(), std::vector<double>(gradients));
+  ParallelFor(
+      gradients,
+      [&](size_t t) {
+        static thread_local std::vector<TableReader> readers;
+        readers.resize(std::max(readers.size(), parts));
+        const PartTables* opened = nullptr;
+        const auto open_readers = [&](const PartTables& tables) {
+          for (size_t part = 0; part < parts && opened != &tables; ++part) {
+            readers[part].Open(tables[part][t]);
+          }
+          opened = &tables;
+        };
+        for (const size_t q : order) {
+          if (open[q].why[t] != nullptr) continue;
+          open_readers(open[q].at != nullptr ? *open[q].at : tables_.parts);
+          open[q].why[t] = AskTables(questions[q], open[q].at.get(), t, readers, open[q].answer[t]);
+        }
+        if (!errors.empty()) open_readers(tables_.parts);
+        for (size_t e = 0; e < errors.size(); ++e) {
+          for (size_t part = 0; part < parts; ++part) {
+            sums[e][t] += readers[part].ErrorSquares(errors[e].format, errors[e].log2_scale);
+          }
+        }
+      },
+      gradients * parts * (questions.size() + errors.size()) * kLooksPerAnswer);
+  for (size_t e = 0; e < errors.size(); ++e) {
+    kept.errors.push_back(answers_->Keep(answers_->errors, errors[e], std::move(sums[e])));
+  }
+  for (size_t q = 0; q < open.size(); ++q) {
+    AskValues(questions[q], open[q].why, open[q].answer);
+    kept.gradients.push_back(
+        answers_->Keep(answers_->gradients, questions[q], std::move(open[q].answer)));
+  }
+  return kept;
+}
+
+// Finds what tables do not tell.
+void Step::AskValues(const StepQuestion& question, std::span<const char* const> why,
+                     StepAnswer& answer) const {
+  const bool wants_sums = question.converted_norm || SumsMayOverflow(question);
+  std::vector<uint8_t> told;
+  for (const char* const reason : why) told.push_back(reason == nullptr);
   std::vector<size_t> open;
   for (size_t t = 0; t < told.size(); ++t) {
     if (!told[t] || wants_sums) open.push_back(t);
@@ -410,11 +525,10 @@ StepAnswer Step::Answer(const StepQuestion& question) const {
   if (counts && !wants_sums && std::ranges::find(told, 1) != told.end()) {
     CountDetails(question, told, answer);
   }
-  if (open.empty()) return answer;
+  if (open.empty()) return;
   const char* const reason = why[open.front()];
   Measure(question, open, told,
           Values(reason != nullptr ? reason : "sums of the converted gradients decide"), answer);
-  return answer;
 }
 
 // Measures some gradients element by element; what tables have told stays.
@@ -458,23 +572,17 @@ void Step::Measure(StepQuestion question, std::span<const size_t> gradients,
 }
 
 std::shared_ptr<const StepAnswer> Step::Ask(const StepQuestion& question) const {
-  return answers_->Find(answers_->gradients, question, [&] { return Answer(question); });
+  const StepQuestion simplified = Simplified(question);
+  return answers_->Find(answers_->gradients, simplified,
+                        [&] { return Answer(std::span(&simplified, 1), {}).gradients.front(); });
 }
 
 std::shared_ptr<const std::vector<double>> Step::Errors(const Format& format,
                                                         int log2_scale) const {
-  return answers_->Find(answers_->errors, {format, log2_scale}, [&] {
-    std::vector<double> errors(tables_.gradients);
-    ParallelFor(
-        errors.size(),
-        [&](size_t t) {
-          for (const std::vector<TensorTable>& part : tables_.parts) {
-            errors[t] += ErrorSquares(part[t], format, log2_scale);
-          }
-        },
-        errors.size() * tables_.parts.size() * kLooksPerAnswer);
-    return errors;
-  });
+  const ErrorQuestion question = {format,
+                                  LikeExponent({.format = format}, log2_scale, bounds_.range)};
+  return answers_->Find(answers_->errors, question,
+                        [&] { return Answer({}, std::span(&question, 1)).errors.front(); });
 }
 
 std::shared_ptr<const StepAnswer> Step::AskForward(const Conversion& conversion) const {
@@ -499,7 +607,7 @@ std::shared_ptr<const StepAnswer> Step::AskForward(const Conversion& conversion)
         },
         count * parts * kLooksPerAnswer);
     if (std::ranges::find(told, 0) != told.end()) MeasureForward(conversion, told, answer);
-    return answer;
+    return answers_->Keep(answers_->forward, conversion, std::move(answer));
   });
 }
 
@@ -533,7 +641,7 @@ void Step::MeasureForward(const Conversion& conversion, std::span<const uint8_t>
 }
 
 std::shared_ptr<const std::vector<GradientSpread>> Step::Spreads() const {
-  return answers_->Find(answers_->spreads, {}, [&] {
+  return answers_->Find(answers_->spreads, std::monostate(), [&] {
     const std::vector<double> sums =
         SumGradients(Values("the policy looks at the spread of each gradient"));
     Check();
@@ -546,7 +654,7 @@ std::shared_ptr<const std::vector<GradientSpread>> Step::Spreads() const {
       const double variance = inputs[t].sum_of_squares / count - mean * mean;
       spreads[t] = {inputs[t].absmax, std::sqrt(std::max(0.0, variance))};
     }
-    return spreads;
+    return answers_->Keep(answers_->spreads, std::monostate(), std::move(spreads));
   });
 }
 
@@ -588,35 +696,51 @@ uint64_t Step::Bytes() const {
                                            answers_->errors.size() * sizeof(double));
 }
 
-void Step::AskAsBefore(const Step& before) const {
-  std::vector<StepQuestion> gradients;
-  std::vector<Conversion> forward;
-  std::vector<Answers::ErrorQuestion> errors;
-  {
-    const auto copy_used = [](const auto& list, auto& questions) {
-      for (const auto& entry : list) {
-        if (entry.used) questions.push_back(entry.question);
-      }
-    };
-    const std::lock_guard lock(before.answers_->mutex);
-    copy_used(before.answers_->gradients, gradients);
-    copy_used(before.answers_->forward, forward);
-    copy_used(before.answers_->errors, errors);
-  }
+StepQuestions Step::Asked() const {
+  StepQuestions asked;
+  const auto copy_used = [](const auto& list, auto& questions) {
+    for (const auto& entry : list) {
+      if (entry.used) questions.push_back(entry.question);
+    }
+  };
+  const std::lock_guard lock(answers_->mutex);
+  copy_used(answers_->gradients, asked.gradients);
+  copy_used(answers_->forward, asked.forward);
+  copy_used(answers_->errors, asked.errors);
+  std::erase_if(asked.gradients,
+                [](const StepQuestion& question) { return !question.tensor_scales.empty(); });
+  return asked;
+}
+
+void Step::MakeReady(const StepQuestions& questions) const {
   // What tables do not tell is refused when it is asked.
   const auto make_ready = [&](const auto& ask) {
     try {
       ask();
+      return true;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUsage) throw;
+      return false;
     }
   };
-  answers_->only_made_ready = true;
-  for (const StepQuestion& question : gradients) {
-    if (question.tensor_scales.empty()) make_ready([&] { Ask(question); });
+  std::vector<StepQuestion> gradients;
+  for (const StepQuestion& question : questions.gradients) {
+    gradients.push_back(Simplified(question));
   }
-  for (const Conversion& conversion : forward) make_ready([&] { AskForward(conversion); });
-  for (const auto& [format, log2_scale] : errors) Errors(format, log2_scale);
+  std::vector<ErrorQuestion> errors;
+  for (const auto& [format, log2_scale] : questions.errors) {
+    errors.push_back({format, LikeExponent({.format = format}, log2_scale, bounds_.range)});
+  }
+  answers_->only_made_ready = true;
+  gradients = answers_->Open(answers_->gradients, std::move(gradients));
+  errors = answers_->Open(answers_->errors, std::move(errors));
+  if (!make_ready([&] { Answer(gradients, errors); })) {
+    for (const StepQuestion& question : gradients) {
+      make_ready([&] { Answer(std::span(&question, 1), {}); });
+    }
+  }
+  for (const Conversion& conversion : questions.forward)
+    make_ready([&] { AskForward(conversion); });
   answers_->only_made_ready = false;
 }
 
@@ -646,23 +770,34 @@ void ForEachStep(const StepSource& source, const StepOptions& options,
                  const std::function<bool(size_t i, Step& step)>& take) {
   size_t i = 0;
   uint64_t bytes = 0;
-  // What a step was asked, which is what the next ones will mostly be asked.
+  // What the latest step was asked, which is what the next ones will mostly be asked.
   std::mutex mutex;
-  std::shared_ptr<const Step> latest;
+  std::shared_ptr<const StepQuestions> asked = std::make_shared<StepQuestions>();
   const bool ahead = source.small_steps && options.device == nullptr;
   const auto take_one = [&](size_t k, std::unique_ptr<Step> step) {
     CurrentCaller().CheckCanceled();
     const bool goes_on = take(k, *step);
     bytes = std::max(bytes, step->Bytes());
+    auto questions = std::make_shared<const StepQuestions>(step->Asked());
     const std::lock_guard lock(mutex);
-    if (ahead) latest = std::move(step);
+    asked = std::move(questions);
     return goes_on;
+  };
+  const auto open = [&](size_t k) {
+    std::unique_ptr<Step> step = source.load(k, options);
+    std::shared_ptr<const StepQuestions> before;
+    {
+      const std::lock_guard lock(mutex);
+      before = asked;
+    }
+    step->MakeReady(*before);
+    return step;
   };
   // The first step tells how much memory one takes.
   const size_t alone = ahead ? std::min<size_t>(1, source.step_count) : source.step_count;
   for (; i < alone; ++i) {
     if (source.read_ahead && i + 1 < source.step_count) source.read_ahead(i + 1);
-    if (!take_one(i, source.load(i, options))) return;
+    if (!take_one(i, open(i))) return;
   }
   if (i == source.step_count) return;
   const uint64_t at_once = std::clamp<uint64_t>(options.memory_bytes / (bytes + 1), 1, kMostAhead);
@@ -673,14 +808,7 @@ void ForEachStep(const StepSource& source, const StepOptions& options,
         if (source.read_ahead && first + k + at_once < source.step_count) {
           source.read_ahead(first + k + at_once);
         }
-        std::unique_ptr<Step> step = source.load(first + k, options);
-        std::shared_ptr<const Step> before;
-        {
-          const std::lock_guard lock(mutex);
-          before = latest;
-        }
-        step->AskAsBefore(*before);
-        return step;
+        return open(first + k);
       },
       [&](size_t k, std::unique_ptr<Step> step) { return take_one(first + k, std::move(step)); },
       source.facts.file_bytes, at_once);

@@ -230,6 +230,7 @@ class SweepLoop {
       SharedOutcome* outcome;
     };
     std::vector<Asked> asked;
+    StepQuestions questions;
     outcomes_.clear();
     for (SweptRun& run : runs_) {
       if (run.sum.ended() || run.replay) continue;
@@ -237,21 +238,18 @@ class SweepLoop {
       const uint64_t key = uint64_t{run.kind} << 32 | std::bit_cast<uint32_t>(scale);
       const auto [place, added] = outcomes_.try_emplace(key);
       run.shared = &place->second;
-      if (added) asked.push_back({&kinds_[run.kind], scale, &place->second});
+      if (!added) continue;
+      asked.push_back({&kinds_[run.kind], scale, &place->second});
+      questions.gradients.push_back(kinds_[run.kind].question);
+      questions.gradients.back().scale = scale;
     }
+    step.MakeReady(questions);
     const std::vector<size_t> checked = CheckedIn(step);
-    const auto judge = [&](const Asked& question) {
-      TellOrRefuse(
-          [&] { *question.outcome = OutcomeOf(step, checked, *question.kind, question.scale); },
-          [&](const char* why) { question.outcome->refused = why; });
-    };
-    // Tables answer on one thread; what reads the values has them all.
-    const auto of_tables = std::partition(asked.begin(), asked.end(), [](const Asked& question) {
-      return !OutsideTables(question.kind->question.conversion, question.scale);
+    ParallelFor(asked.size(), [&](size_t i) {
+      const auto& [kind, scale, outcome] = asked[i];
+      TellOrRefuse([&] { *outcome = OutcomeOf(step, checked, *kind, scale); },
+                   [&](const char* why) { outcome->refused = why; });
     });
-    const auto tables = static_cast<size_t>(of_tables - asked.begin());
-    ParallelFor(tables, [&](size_t i) { judge(asked[i]); });
-    std::for_each(of_tables, asked.end(), judge);
   }
 
   std::vector<size_t> CheckedIn(const Step& step) const {

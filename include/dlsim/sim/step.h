@@ -48,6 +48,21 @@ struct RefusedSteps {
   }
 };
 
+// As Step::Errors.
+struct ErrorQuestion {
+  Format format;
+  int log2_scale = 0;
+
+  friend bool operator==(const ErrorQuestion&, const ErrorQuestion&) = default;
+};
+
+// What a step is asked.
+struct StepQuestions {
+  std::vector<StepQuestion> gradients = {};
+  std::vector<Conversion> forward = {};
+  std::vector<ErrorQuestion> errors = {};
+};
+
 // One step, opened for questions. Thread-safe but for Drop.
 class Step {
  public:
@@ -82,7 +97,9 @@ class Step {
   // Of each gradient, what is counted of the values themselves; the rest is 0.
   std::vector<TensorStats> Inputs() const;
 
-  // What a conversion at a scale does to each gradient; kept, so that asking again costs nothing.
+  // What a conversion at a scale does to each gradient; kept, so that asking again costs nothing,
+  // also where it is known to be the same at another scale. TensorAnswer::detail may be there
+  // though nobody asked for it.
   // Throws UsageError for what needs the values where they are not at hand.
   std::shared_ptr<const StepAnswer> Ask(const StepQuestion& question) const;
 
@@ -105,19 +122,42 @@ class Step {
   // About the memory that it takes.
   uint64_t Bytes() const;
 
-  // Asks what another step was asked, so that its answers are ready; before others have this step.
-  void AskAsBefore(const Step& before) const;
+  // What it was asked so far, but for scales of single gradients.
+  StepQuestions Asked() const;
+
+  // Has the answers ready, as far as they are told; does not count as asking. Before others have
+  // this step.
+  void MakeReady(const StepQuestions& questions) const;
 
  private:
   struct Answers;
+
+  struct KeptAnswers {
+    std::vector<std::shared_ptr<const StepAnswer>> gradients;
+    std::vector<std::shared_ptr<const std::vector<double>>> errors;
+  };
+
+  // Over all parts of all gradients.
+  struct GradientBounds {
+    ExponentRange range = {};
+    bool infinite = false;  // a value is
+    double squares = 0;     // the sum of their squares, times the parts
+    double sum = 0;         // no sum of a gradient's values is larger
+  };
 
   // `otherwise`: what else than the trace would tell, after a comma.
   const TraceStep& Values(const std::string& reason, const std::string& otherwise = {}) const;
   std::shared_ptr<const PartTables> TablesAt(float scale) const;
   void Check() const;
+  void FindBounds();
+  bool SumsMayOverflow(const StepQuestion& question) const;
+  StepQuestion Simplified(StepQuestion question) const;
   const char* AskTables(const StepQuestion& question, const PartTables* at, size_t t,
-                        TensorAnswer& answer) const;
-  StepAnswer Answer(const StepQuestion& question) const;
+                        std::span<TableReader> readers, TensorAnswer& answer) const;
+  KeptAnswers Answer(std::span<const StepQuestion> questions,
+                     std::span<const ErrorQuestion> errors) const;
+  void AskValues(const StepQuestion& question, std::span<const char* const> why,
+                 StepAnswer& answer) const;
   void CountDetails(const StepQuestion& question, std::span<const uint8_t> told,
                     StepAnswer& answer) const;
   void Measure(StepQuestion question, std::span<const size_t> gradients,
@@ -129,6 +169,7 @@ class Step {
   std::shared_ptr<const TraceStep> recorded_;
   StepOptions options_;
   std::function<void()> check_;
+  GradientBounds bounds_;
   RefusedSteps refused_;
   bool broken_loss_ = false;
   std::shared_ptr<Answers> answers_;
