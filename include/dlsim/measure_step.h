@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <valarray>
 #include <vector>
 
 #include "dlsim/codec.h"
@@ -63,10 +64,11 @@ std::vector<StepAnswer> MeasureStep(const TraceStep& step, std::span<const StepQ
 // Returns the sum of the finite elements of each gradient of a step as recorded, over micro-steps.
 std::vector<double> SumGradients(const TraceStep& step);
 
-// Returns how many elements of each gradient have a magnitude from these bits on, NaN included,
-// over parts.
-std::vector<uint64_t> CountGradients(const TraceStep& step, Accumulation accumulation,
-                                     std::span<const uint32_t> magnitudes);
+// Returns how many elements of each gradient have a magnitude from some bits on, NaN included,
+// over parts: for each of several lists, which have the bits by gradient.
+std::vector<std::valarray<uint64_t>> CountGradients(
+    const TraceStep& step, Accumulation accumulation,
+    std::span<const std::vector<uint32_t>> magnitudes);
 
 // Returns the random stream of a tensor in a step: FNV-1a (32 bits) over the bytes of the name and
 // the little-endian 64-bit step and micro-step (-1 for none).

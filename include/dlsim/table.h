@@ -158,8 +158,13 @@ class TableReader {
   // Takes a table in place of that before. It must live as long as it is asked.
   void Open(const TensorTable& table);
 
-  // As the functions of these names.
+  // As the function of this name.
   std::optional<TensorStats> Ask(const Conversion& conversion, float scale);
+
+  // Returns the sum of squared errors of values in a format, to nearest at 2^log2_scale, where none
+  // overflows; of those that do it is not told. Scaling counts as exact, also to subnormal float32;
+  // below the smallest normal value of a format without subnormals all is lost. Faster than Ask:
+  // the sums of binades are added in float64, from the lowest on.
   double ErrorSquares(const Format& format, int log2_scale);
 
  private:
@@ -181,11 +186,5 @@ int LikeExponent(const Conversion& conversion, int log2_scale, ExponentRange ran
 // Returns how many values have a magnitude from these bits on, NaN included. Nothing if they are
 // within a binade that is not empty, and the table has no list of values.
 std::optional<uint64_t> CountFrom(const TensorTable& table, uint32_t magnitude);
-
-// Returns the sum of squared errors of values in a format, to nearest at 2^log2_scale, where none
-// overflows; of those that do it is not told. Scaling counts as exact, also to subnormal float32;
-// below the smallest normal value of a format without subnormals all is lost. Faster than Ask: the
-// sums of binades are added in float64, from the lowest on.
-double ErrorSquares(const TensorTable& table, const Format& format, int log2_scale);
 
 }  // namespace dlsim

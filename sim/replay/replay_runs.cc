@@ -206,15 +206,7 @@ class ReplayRuns::Run {
   ReplayResult TakeResult();
 
  private:
-  // Indices by the part that they belong to.
-  struct IndexLists {
-    std::vector<size_t> indices, ends;
-
-    std::span<const size_t> operator[](size_t part) const {
-      const size_t begin = part == 0 ? 0 : ends[part - 1];
-      return std::span(indices).subspan(begin, ends[part] - begin);
-    }
-  };
+  using IndexLists = std::vector<std::vector<size_t>>;
 
   bool by_unit() const { return run_.rules.granularity != ScaleGranularity::kModel; }
 
@@ -312,14 +304,9 @@ std::vector<size_t> ReplayRuns::Run::GroupsOf(std::span<const TensorInfo> tensor
 // Returns the checked tensors of each of `count` parts; parts[t] is that of a tensor, if below.
 ReplayRuns::Run::IndexLists ReplayRuns::Run::CheckedBy(std::span<const size_t> parts, size_t count,
                                                        std::span<const size_t> checked) {
-  IndexLists lists = {{}, std::vector<size_t>(count)};
+  IndexLists lists(count);
   for (const size_t t : checked) {
-    if (parts[t] < count) lists.indices.push_back(t);
-  }
-  std::ranges::stable_sort(lists.indices, {}, [&](size_t t) { return parts[t]; });
-  for (size_t i = 0; i < lists.indices.size(); ++i) lists.ends[parts[lists.indices[i]]] = i + 1;
-  for (size_t part = 1; part < count; ++part) {
-    lists.ends[part] = std::max(lists.ends[part], lists.ends[part - 1]);
+    if (parts[t] < count) lists[parts[t]].push_back(t);
   }
   return lists;
 }

@@ -376,50 +376,86 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
   return nullptr;
 }
 
+// A question on its way to its answer.
+struct Step::OpenQuestion {
+  const StepQuestion& question;
+  bool wants_sums = false;  // of the converted gradients
+  std::shared_ptr<const PartTables> at = nullptr;
+  StepAnswer answer = {};
+  std::vector<const char*> why = {};  // tables do not tell; null: they do
+
+  bool counts() const {
+    const auto& detail = question.detail;
+    return !wants_sums && detail && !(IsDefault(detail->edge) && IsDefault(detail->limit)) &&
+           std::ranges::find(why, nullptr) != why.end();
+  }
+};
+
 // Counts the gradients that pass the limits of a detail, where tables told the rest: rounding to
 // nearest keeps the order of magnitudes, so that the results from some magnitude on pass.
-void Step::CountDetails(const StepQuestion& question, std::span<const uint8_t> told,
-                        StepAnswer& answer) const {
-  const DetailQuestion& detail = *question.detail;
-  const CodecSpec spec = MakeCodecSpec(question.conversion);
-  const Rounding rounding = question.conversion.rounding;
-  const TraceStep& values = Values("it counts converted gradients by magnitude");
-  const auto count = [&](const auto& passes) {
-    std::vector<uint32_t> first(answer.size());
-    std::vector<uint64_t> counts(answer.size());
-    bool all = true;
-    for (size_t t = 0; t < first.size(); ++t) {
-      const float scale = question.ScaleOf(t);
-      const bool as_before = t > 0 && scale == question.ScaleOf(t - 1);
-      first[t] = as_before ? first[t - 1]
-                           : FirstMagnitudeWithin(0, codec::kInfinityBits, [&](uint32_t bits) {
-                               const float scaled =
-                                   Converted(spec, rounding, std::bit_cast<float>(bits), scale);
-                               return passes(scaled, scaled * (1.0f / scale));
-                             });
-      const auto told_count = CountFrom(tables_.parts.front()[t], first[t]);
-      all = all && (told_count || !told[t]);
-      counts[t] = told_count.value_or(0);
-    }
-    return all ? counts : CountGradients(values, options_.accumulation, first);
+void Step::CountDetails(std::span<OpenQuestion> open) const {
+  const char* const why = "it counts converted gradients by magnitude";
+  struct Limit {
+    OpenQuestion* open;
+    uint64_t GradientDetail::*count;
   };
-  const bool unscaled_limit = detail.limit_domain == ClipDomain::kUnscaled;
-  std::vector<uint64_t> above_edge(answer.size()), above_limit = above_edge;
-  if (!IsDefault(detail.edge)) {
-    above_edge = count([&](float scaled, float) { return !(scaled < detail.edge); });
+  std::vector<Limit> limits;  // that values tell, and from which bits on by gradient
+  std::vector<std::vector<uint32_t>> magnitudes;
+  for (OpenQuestion& one : open) {
+    if (!one.counts()) continue;
+    Values(why);
+    const StepQuestion& question = one.question;
+    const DetailQuestion& detail = *question.detail;
+    const CodecSpec spec = MakeCodecSpec(question.conversion);
+    const auto count = [&](uint64_t GradientDetail::*into, const auto& passes) {
+      std::vector<uint32_t> first(one.answer.size());
+      bool all = true;
+      for (size_t t = 0; t < first.size(); ++t) {
+        const float scale = question.ScaleOf(t);
+        const bool as_before = t > 0 && scale == question.ScaleOf(t - 1);
+        const auto holds = [&](uint32_t bits) {
+          const float scaled =
+              Converted(spec, question.conversion.rounding, std::bit_cast<float>(bits), scale);
+          return passes(scaled, scaled * (1.0f / scale));
+        };
+        first[t] = as_before ? first[t - 1] : FirstMagnitudeWithin(0, codec::kInfinityBits, holds);
+        if (one.why[t] != nullptr) continue;
+        const auto told = CountFrom(tables_.parts.front()[t], first[t]);
+        all = all && told;
+        one.answer[t].detail.*into = told.value_or(0);
+      }
+      if (all) return;
+      limits.push_back({&one, into});
+      magnitudes.push_back(std::move(first));
+    };
+    const bool unscaled = detail.limit_domain == ClipDomain::kUnscaled;
+    if (!IsDefault(detail.edge)) {
+      count(&GradientDetail::above_edge,
+            [&](float scaled, float) { return !(scaled < detail.edge); });
+    }
+    if (!IsDefault(detail.limit)) {
+      count(&GradientDetail::above_limit, [&](float scaled, float gradient) {
+        return !((unscaled ? gradient : scaled) <= detail.limit);
+      });
+    }
   }
-  if (!IsDefault(detail.limit)) {
-    above_limit = count([&](float scaled, float unscaled) {
-      return !((unscaled_limit ? unscaled : scaled) <= detail.limit);
-    });
+  if (!limits.empty()) {
+    const auto counts = CountGradients(Values(why), options_.accumulation, magnitudes);
+    Check();
+    for (size_t i = 0; i < limits.size(); ++i) {
+      const auto& [one, into] = limits[i];
+      for (size_t t = 0; t < counts.size(); ++t) {
+        if (one->why[t] == nullptr) one->answer[t].detail.*into = counts[t][i];
+      }
+    }
   }
-  for (size_t t = 0; t < answer.size(); ++t) {
-    if (!told[t]) continue;
-    answer[t].detail.above_edge = above_edge[t];
-    answer[t].detail.below_edge = answer[t].total.elements - above_edge[t];
-    answer[t].detail.above_limit = above_limit[t];
+  for (OpenQuestion& one : open) {
+    for (size_t t = 0; t < one.answer.size() && one.counts(); ++t) {
+      if (one.why[t] != nullptr) continue;
+      GradientDetail& detail = one.answer[t].detail;
+      detail.below_edge = detail.elements - detail.above_edge;
+    }
   }
-  Check();
 }
 
 // Returns a question with the same answer, which others ask, too.
@@ -452,16 +488,12 @@ Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
                                std::span<const ErrorQuestion> errors) const {
   KeptAnswers kept;
   if (questions.empty() && errors.empty()) return kept;
-  struct OpenQuestion {
-    std::shared_ptr<const PartTables> at = nullptr;
-    StepAnswer answer;
-    std::vector<const char*> why;  // tables do not tell; null: they do
-  };
   const size_t gradients = tables_.gradients, parts = tables_.parts.size();
   std::vector<OpenQuestion> open;
   for (const StepQuestion& question : questions) {
     const auto outside = OutsideTables(question.conversion, ScaleParts(question.scale).power);
-    OpenQuestion& one = open.emplace_back();
+    OpenQuestion& one = open.emplace_back(OpenQuestion{question});
+    one.wants_sums = question.converted_norm || SumsMayOverflow(question);
     one.answer.resize(gradients);
     one.why.assign(gradients, outside ? WhyNot(*outside) : nullptr);
     // Scales of single gradients would each need tables of their own.
@@ -502,33 +534,28 @@ Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
   for (size_t e = 0; e < errors.size(); ++e) {
     kept.errors.push_back(answers_->Keep(answers_->errors, errors[e], std::move(sums[e])));
   }
+  CountDetails(open);
   for (size_t q = 0; q < open.size(); ++q) {
-    AskValues(questions[q], open[q].why, open[q].answer);
+    AskValues(open[q]);
     kept.gradients.push_back(
         answers_->Keep(answers_->gradients, questions[q], std::move(open[q].answer)));
   }
   return kept;
 }
 
-// Finds what tables do not tell.
-void Step::AskValues(const StepQuestion& question, std::span<const char* const> why,
-                     StepAnswer& answer) const {
-  const bool wants_sums = question.converted_norm || SumsMayOverflow(question);
+// Measures what tables do not tell.
+void Step::AskValues(OpenQuestion& one) const {
   std::vector<uint8_t> told;
-  for (const char* const reason : why) told.push_back(reason == nullptr);
   std::vector<size_t> open;
-  for (size_t t = 0; t < told.size(); ++t) {
-    if (!told[t] || wants_sums) open.push_back(t);
-  }
-  const bool counts =
-      question.detail && !(IsDefault(question.detail->edge) && IsDefault(question.detail->limit));
-  if (counts && !wants_sums && std::ranges::find(told, 1) != told.end()) {
-    CountDetails(question, told, answer);
+  for (size_t t = 0; t < one.why.size(); ++t) {
+    told.push_back(one.why[t] == nullptr);
+    if (!told[t] || one.wants_sums) open.push_back(t);
   }
   if (open.empty()) return;
-  const char* const reason = why[open.front()];
-  Measure(question, open, told,
-          Values(reason != nullptr ? reason : "sums of the converted gradients decide"), answer);
+  const char* const reason = one.why[open.front()];
+  Measure(one.question, open, told,
+          Values(reason != nullptr ? reason : "sums of the converted gradients decide"),
+          one.answer);
 }
 
 // Measures some gradients element by element; what tables have told stays.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 #include <cstddef>
+#include <valarray>
 #include <vector>
 
 #include "dlsim/measure.h"
@@ -10,39 +10,19 @@
 #include "src/measure/block_loader.h"
 #include "src/measure/measure_element.h"
 #include "src/measure/step_blocks.h"
+#include "src/table/tabulate.h"
 
 namespace dlsim {
 namespace {
 
-double SumOfFinite(std::span<const float> values) {
-  double sum = 0;
-  for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
-    SumLanes sums{};
-    ForEachLane(std::min(kChunkElements, values.size() - begin), [&](size_t i, size_t lane) {
-      const float value = values[begin + i];
-      const bool finite = value - value == 0;
-      sums[lane] += finite ? double{value} : 0.0;
-    });
-    sum += AddLanes(sums);
-  }
-  return sum;
-}
-
-uint64_t CountFrom(std::span<const float> values, uint32_t magnitude) {
-  uint64_t count = 0;
-  for (const float value : values) {
-    count += (std::bit_cast<uint32_t>(value) & ~codec::kSignBit) >= magnitude ? 1 : 0;
-  }
-  return count;
-}
-
-// Adds what of(tensor, values) returns for the blocks of each gradient, over all parts.
+// Adds what of(tensor, values) returns for the blocks of each gradient, over all parts, to `zero`.
 template <class Result, class Of>
-std::vector<Result> OverBlocks(const TraceStep& step, Accumulation accumulation, const Of& of) {
+std::vector<Result> OverBlocks(const TraceStep& step, Accumulation accumulation, const Result& zero,
+                               const Of& of) {
   const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
-  std::vector<Result> results(tensors.size());
+  std::vector<Result> results(tensors.size(), zero);
   ForEachWave(tensors, [&](std::span<const Block> wave) {
-    std::vector<Result> of_block(wave.size());
+    std::vector<Result> of_block(wave.size(), zero);
     ParallelFor(wave.size(), [&](size_t i) {
       BlockLoader loader(accumulation);
       loader.Read(tensors[wave[i].tensor], wave[i]);
@@ -58,17 +38,29 @@ std::vector<Result> OverBlocks(const TraceStep& step, Accumulation accumulation,
 }  // namespace
 
 std::vector<double> SumGradients(const TraceStep& step) {
-  return OverBlocks<double>(
-      step, Accumulation::kQuantizeThenSum,
-      [](size_t, std::span<const float> values) { return SumOfFinite(values); });
+  const auto sum_of = [](size_t, std::span<const float> values) {
+    double sum = 0;
+    for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
+      SumLanes sums{};
+      AddFinite(values.subspan(begin, std::min(kChunkElements, values.size() - begin)), sums);
+      sum += AddLanes(sums);
+    }
+    return sum;
+  };
+  return OverBlocks(step, Accumulation::kQuantizeThenSum, 0.0, sum_of);
 }
 
-std::vector<uint64_t> CountGradients(const TraceStep& step, Accumulation accumulation,
-                                     std::span<const uint32_t> magnitudes) {
-  return OverBlocks<uint64_t>(step, accumulation,
-                              [&](size_t tensor, std::span<const float> values) {
-                                return CountFrom(values, magnitudes[tensor]);
-                              });
+std::vector<std::valarray<uint64_t>> CountGradients(
+    const TraceStep& step, Accumulation accumulation,
+    std::span<const std::vector<uint32_t>> magnitudes) {
+  const std::valarray<uint64_t> zero(magnitudes.size());
+  return OverBlocks(step, accumulation, zero, [&](size_t tensor, std::span<const float> values) {
+    std::valarray<uint64_t> counts = zero;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      counts[i] = CountFrom(values, magnitudes[i][tensor]);
+    }
+    return counts;
+  });
 }
 
 }  // namespace dlsim

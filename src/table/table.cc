@@ -95,7 +95,7 @@ class ValueGroups {
     if ((known_[g] >> q & 1) == 0) {
       static_assert(TensorTable::kMostValues <= 1u << 9);
       const uint32_t spacing = quantum > 1 ? kNothingNear : 1u << (23 + quantum);
-      SumErrors(values_.data(), {&groups_[g], 1}, &spacing, &errors_[g][q]);
+      errors_[g][q] = SumErrors(values_.data(), groups_[g], spacing);
       known_[g] = static_cast<uint16_t>(known_[g] | 1u << q);
     }
     return errors_[g][q];
@@ -689,24 +689,11 @@ double TableReader::ErrorSquares(const Format& format, int log2_scale) {
   return errors;
 }
 
-namespace {
-
-// That of the calling thread.
-TableReader& ReaderOf(const TensorTable& table) {
-  static thread_local TableReader reader;
-  reader.Open(table);
-  return reader;
-}
-
-}  // namespace
-
 std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conversion,
                                float scale) {
-  return ReaderOf(table).Ask(conversion, scale);
-}
-
-double ErrorSquares(const TensorTable& table, const Format& format, int log2_scale) {
-  return ReaderOf(table).ErrorSquares(format, log2_scale);
+  static thread_local TableReader reader;
+  reader.Open(table);
+  return reader.Ask(conversion, scale);
 }
 
 int LikeExponent(const Conversion& conversion, int log2_scale, ExponentRange range) {

@@ -35,6 +35,9 @@ alignas(64) constexpr auto kKept = [] {
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
 namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
 #if HWY_TARGET == HWY_SCALAR
 
 void AddChunks(const float* values, size_t count, TableSums& sums) {
@@ -42,8 +45,6 @@ void AddChunks(const float* values, size_t count, TableSums& sums) {
 }
 
 #else
-
-namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<int32_t>;
 using D64 = hn::RepartitionToWide<hn::RebindToUnsigned<D> >;
@@ -454,18 +455,16 @@ uint64_t WhereBinadesBegin(const float* values, size_t count) {
   return places;
 }
 
-void SumEach(const float* values, const ValueGroup* groups, size_t count, const uint32_t* spacings,
-             uint64_t* sums) {
-  for (size_t g = 0; g < count; ++g) {
-    sums[g] = 0;
-    for (uint32_t i = 0; i < groups[g].count; ++i) {
-      const uint32_t mantissa =
-          std::bit_cast<uint32_t>(values[groups[g].begin + i]) & codec::kMantissaMask;
-      const uint32_t low = (mantissa << groups[g].shift | groups[g].leading) & (spacings[g] - 1);
-      const uint64_t distance = std::min(low, spacings[g] - low);
-      sums[g] += distance * distance;
-    }
+uint64_t SumGroup(const float* values, const ValueGroup& group, uint32_t spacing) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < group.count; ++i) {
+    const uint32_t mantissa =
+        std::bit_cast<uint32_t>(values[group.begin + i]) & codec::kMantissaMask;
+    const uint32_t low = (mantissa << group.shift | group.leading) & (spacing - 1);
+    const uint64_t distance = std::min(low, spacing - low);
+    sum += distance * distance;
   }
+  return sum;
 }
 
 #else
@@ -567,32 +566,59 @@ uint64_t WhereBinadesBegin(const float* values, size_t count) {
   return places;
 }
 
-void SumEach(const float* values, const ValueGroup* groups, size_t count, const uint32_t* spacings,
-             uint64_t* sums) {
+uint64_t SumGroup(const float* values, const ValueGroup& group, uint32_t distance) {
   const D d;
   const hn::RebindToUnsigned<D> du;
   const D64 d64;
-  for (size_t g = 0; g < count; ++g) {
-    const ValueGroup& group = groups[g];
-    const auto mantissas = hn::Set(du, codec::kMantissaMask), leading = hn::Set(du, group.leading),
-               spacing = hn::Set(du, spacings[g]), below = hn::Set(du, spacings[g] - 1);
-    V64 even = hn::Zero(d64), odd = even;
-    for (uint32_t i = 0; i < group.count; i += static_cast<uint32_t>(hn::Lanes(d))) {
-      const size_t left = group.count - i;
-      const auto bits = hn::BitCast(du, LoadFirst(values + group.begin + i, left));
-      const auto mantissa = hn::ShiftLeftSame(hn::And(bits, mantissas), group.shift);
-      const auto low = hn::And(hn::Or(mantissa, leading), below);
-      const auto near =
-          hn::IfThenElseZero(hn::FirstN(du, left), hn::Min(low, hn::Sub(spacing, low)));
-      const auto next = hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(d64, near)));
-      even = hn::Add(even, hn::MulEven(near, near));
-      odd = hn::Add(odd, hn::MulEven(next, next));
-    }
-    sums[g] = SumOf(hn::Add(even, odd));
+  const auto mantissas = hn::Set(du, codec::kMantissaMask), leading = hn::Set(du, group.leading),
+             spacing = hn::Set(du, distance), below = hn::Set(du, distance - 1);
+  V64 even = hn::Zero(d64), odd = even;
+  for (uint32_t i = 0; i < group.count; i += static_cast<uint32_t>(hn::Lanes(d))) {
+    const size_t left = group.count - i;
+    const auto bits = hn::BitCast(du, LoadFirst(values + group.begin + i, left));
+    const auto mantissa = hn::ShiftLeftSame(hn::And(bits, mantissas), group.shift);
+    const auto low = hn::And(hn::Or(mantissa, leading), below);
+    const auto near = hn::IfThenElseZero(hn::FirstN(du, left), hn::Min(low, hn::Sub(spacing, low)));
+    const auto next = hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(d64, near)));
+    even = hn::Add(even, hn::MulEven(near, near));
+    odd = hn::Add(odd, hn::MulEven(next, next));
   }
+  return SumOf(hn::Add(even, odd));
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
+
+// Adds the finite values to sums, element i to that of lane i mod kSumLanes.
+void AddToLanes(const float* values, size_t count, double* sums) {
+  const hn::CappedTag<double, kSumLanes> d64;
+  const hn::Rebind<float, decltype(d64)> d32;
+  size_t i = 0;
+  for (; i + kSumLanes <= count; i += kSumLanes) {
+    for (size_t lane = 0; lane < kSumLanes; lane += hn::Lanes(d64)) {
+      const auto v = hn::LoadU(d32, values + i + lane);
+      const auto finite = hn::IfThenElseZero(hn::IsFinite(v), v);
+      const auto sum = hn::LoadU(d64, sums + lane);
+      hn::StoreU(hn::Add(sum, hn::PromoteTo(d64, finite)), d64, sums + lane);
+    }
+  }
+  for (; i < count; ++i) sums[i % kSumLanes] += std::isfinite(values[i]) ? double{values[i]} : 0;
+}
+
+// Counts magnitudes from these bits on.
+uint64_t CountMagnitudes(const float* values, size_t count, int32_t least) {
+  const hn::ScalableTag<int32_t> d;
+  const auto below = hn::Set(d, least - 1);
+  const auto magnitude = hn::Set(d, 0x7FFFFFFF);
+  const auto* const bits = reinterpret_cast<const int32_t*>(values);
+  uint64_t found = 0;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto v = hn::And(hn::LoadU(d, bits + i), magnitude);
+    found += hn::CountTrue(d, hn::Gt(v, below));
+  }
+  for (; i < count; ++i) found += (std::bit_cast<int32_t>(values[i]) & 0x7FFFFFFF) >= least;
+  return found;
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace dlsim
@@ -607,7 +633,9 @@ DLSIM_EXPORT(Largest);
 DLSIM_EXPORT(RaiseEach);
 DLSIM_EXPORT(SortEach);
 DLSIM_EXPORT(WhereBinadesBegin);
-DLSIM_EXPORT(SumEach);
+DLSIM_EXPORT(SumGroup);
+DLSIM_EXPORT(AddToLanes);
+DLSIM_EXPORT(CountMagnitudes);
 
 }  // namespace
 
@@ -621,6 +649,15 @@ uint32_t LargestBits(std::span<const float> values) {
 
 void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima) {
   DLSIM_DISPATCH(RaiseEach)(values.data(), values.size(), maxima);
+}
+
+void AddFinite(std::span<const float> values, std::span<double, kSumLanes> sums) {
+  DLSIM_DISPATCH(AddToLanes)(values.data(), values.size(), sums.data());
+}
+
+uint64_t CountFrom(std::span<const float> values, uint32_t magnitude) {
+  return DLSIM_DISPATCH(CountMagnitudes)(values.data(), values.size(),
+                                         static_cast<int32_t>(magnitude));
 }
 
 void SortFew(std::span<uint32_t> keys) {
@@ -668,9 +705,8 @@ size_t FindGroups(std::span<const float> values, ValueGroup* groups) {
   return count;
 }
 
-void SumErrors(const float* values, std::span<const ValueGroup> groups, const uint32_t* spacings,
-               uint64_t* sums) {
-  DLSIM_DISPATCH(SumEach)(values, groups.data(), groups.size(), spacings, sums);
+uint64_t SumErrors(const float* values, const ValueGroup& group, uint32_t spacing) {
+  return DLSIM_DISPATCH(SumGroup)(values, group, spacing);
 }
 
 void TableSums::Add(float value) {

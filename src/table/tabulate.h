@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "dlsim/measure.h"
 #include "dlsim/table.h"
 
 namespace dlsim {
@@ -89,6 +90,12 @@ struct TableSums {
   void AddMagnitude(uint32_t bits);
 };
 
+// Adds the finite values of a chunk to the sums of its lanes; see kSumLanes.
+void AddFinite(std::span<const float> values, std::span<double, kSumLanes> sums);
+
+// Returns how many values have a magnitude from these bits on, NaN included.
+uint64_t CountFrom(std::span<const float> values, uint32_t magnitude);
+
 // Sorts keys, of which there are at most TensorTable::kMostValues, in a time that grows with the
 // square of their number.
 void SortFew(std::span<uint32_t> keys);
@@ -106,10 +113,9 @@ struct ValueGroup {
 // many.
 size_t FindGroups(std::span<const float> values, ValueGroup* groups);
 
-// Writes for each group the sum of the squared distances of its significands to the nearest
-// multiple of its spacing, a power of two. At kNothingNear that is the sum of their squares.
-void SumErrors(const float* values, std::span<const ValueGroup> groups, const uint32_t* spacings,
-               uint64_t* sums);
+// Returns the sum of the squared distances of the significands of a group to the nearest multiple
+// of a spacing, a power of two. At kNothingNear that is the sum of their squares.
+uint64_t SumErrors(const float* values, const ValueGroup& group, uint32_t spacing);
 inline constexpr uint32_t kNothingNear = uint32_t{1} << 31;
 
 // Returns the table of what the sums hold, as binades, and empties them.

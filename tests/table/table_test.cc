@@ -220,6 +220,8 @@ TEST(Table, TellsWhatEachElementDoes) {
 TEST(Table, TellsAllOfTheUsualFormats) {
   for (const Data& data : AllData()) {
     const TensorTable table = Tabulate(data.values);
+    TableReader reader;
+    reader.Open(table);
     for (const Format& format : {kFp16, kBf16, kCb16}) {
       for (int exponent = 0; exponent <= 60; ++exponent) {
         const Conversion conversion = {.format = format};
@@ -231,11 +233,58 @@ TEST(Table, TellsAllOfTheUsualFormats) {
         }
         if (stats->overflow == 0) {
           const double error = stats->error_sum_of_squares;
-          EXPECT_NEAR(ErrorSquares(table, format, exponent), error, 1e-13 * error);
+          EXPECT_NEAR(reader.ErrorSquares(format, exponent), error, 1e-13 * error);
         }
       }
     }
   }
+}
+
+// Where scales are alike for a table, it tells the same, digit by digit.
+TEST(Table, ScalesThatAreAlikeDoTheSame) {
+  size_t alike = 0;
+  for (const Data& data : AllData()) {
+    const TensorTable table = Tabulate(data.values);
+    ExponentRange range;
+    for (const float value : data.values) {
+      if (value == 0 || !std::isfinite(value)) continue;
+      range.lowest = std::min(range.lowest, std::ilogb(value));
+      range.highest = std::max(range.highest, std::ilogb(value));
+    }
+    for (const FormatRow& row : kFormats) {
+      const Conversion conversion = {.format = row.format};
+      for (int exponent = -60; exponent <= 60; ++exponent) {
+        const int like = LikeExponent(conversion, exponent, range);
+        if (like == exponent) continue;
+        ++alike;
+        EXPECT_EQ(Ask(table, conversion, std::ldexp(1.0f, exponent)),
+                  Ask(table, conversion, std::ldexp(1.0f, like)))
+            << data.name << " " << row.name << " 2^" << exponent << " 2^" << like;
+      }
+    }
+  }
+  EXPECT_GT(alike, 100u);
+}
+
+TEST(Table, CountsMagnitudes) {
+  size_t told = 0;
+  for (const Data& data : AllData()) {
+    const TensorTable table = Tabulate(data.values);
+    for (uint64_t bits = 0; bits <= codec::kInfinityBits + 1; bits += 0x200000) {
+      for (const uint64_t magnitude : {bits, bits + 1}) {
+        const auto count = CountFrom(table, static_cast<uint32_t>(magnitude));
+        if (!count) continue;
+        ++told;
+        EXPECT_EQ(*count, CountFrom(data.values, static_cast<uint32_t>(magnitude)))
+            << data.name << " " << magnitude;
+        EXPECT_EQ(static_cast<std::ptrdiff_t>(*count),
+                  std::ranges::count_if(data.values, [&](float value) {
+                    return (std::bit_cast<uint32_t>(value) & ~codec::kSignBit) >= magnitude;
+                  }));
+      }
+    }
+  }
+  EXPECT_GT(told, 1000u);
 }
 
 TEST(Table, DoesNotTellWhatItCannot) {

@@ -131,6 +131,7 @@ class Step {
 
  private:
   struct Answers;
+  struct OpenQuestion;
 
   struct KeptAnswers {
     std::vector<std::shared_ptr<const StepAnswer>> gradients;
@@ -156,10 +157,8 @@ class Step {
                         std::span<TableReader> readers, TensorAnswer& answer) const;
   KeptAnswers Answer(std::span<const StepQuestion> questions,
                      std::span<const ErrorQuestion> errors) const;
-  void AskValues(const StepQuestion& question, std::span<const char* const> why,
-                 StepAnswer& answer) const;
-  void CountDetails(const StepQuestion& question, std::span<const uint8_t> told,
-                    StepAnswer& answer) const;
+  void CountDetails(std::span<OpenQuestion> open) const;
+  void AskValues(OpenQuestion& one) const;
   void Measure(StepQuestion question, std::span<const size_t> gradients,
                std::span<const uint8_t> told, const TraceStep& values, StepAnswer& answer) const;
   void MeasureForward(const Conversion& conversion, std::span<const uint8_t> told,
