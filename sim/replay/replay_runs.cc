@@ -196,8 +196,9 @@ class ReplayRuns::Run {
   // factors that depend on the gradients.
   const StepQuestion& Prepare(const Shared& shared);
 
-  // Takes the step for which it is prepared.
+  // Takes the step for which it is prepared; its answers are kept until they are forgotten.
   void Take(Shared& shared);
+  void Forget() { answer_ = forward_ = nullptr; }
   void EndUnanswered(int64_t step, const std::string& why) {
     result_.stopped_at = step;
     result_.unanswered = why;
@@ -578,6 +579,7 @@ void ReplayRuns::Take(size_t i, const Step& step) {
     observed.runs.push_back({run.run(), run.answer(), run.result().steps.back(), r, run.forward()});
   }
   if (options_.observer) options_.observer(observed);
+  for (const auto& run : runs_) run->Forget();
 }
 
 ReplayStep ReplayRuns::TakeStep(size_t r) {
