@@ -344,8 +344,11 @@ const char* Step::AskTables(const StepQuestion& question, const PartTables* at, 
                       : AskAt(of_scale.mantissa, (*at)[part][t], table, question.conversion,
                               of_scale.power, readers[part]);
     if (!stats) return WhyNot(NotInTable::kEnds);
+    if (parts == 1) {
+      answer.total = *stats;
+      break;
+    }
     answer.total.Merge(*stats);
-    if (parts == 1) break;
     answer.parts.push_back(*stats);
     const double of_part = std::fabs(Converted(spec, rounding, table.absmax, scale));
     largest_scaled += of_part;
