@@ -41,7 +41,10 @@ _NAMES = frozenset(
 _OWNERS = ("config", "format", "policy", "name", "step", "micro", "tensor", "role", "kept")
 
 # Lists that are empty have no kind in a file: those of texts and numbers, not of objects.
-_PLAIN_LISTS = frozenset("notes".split())
+_PLAIN_LISTS = frozenset(
+    "because float32 keep_float32 kept_in_float32 lines looked_at modules noise_tensors notes "
+    "shape skipped sources steps steps_a steps_b".split()
+)
 
 # Lists of lists as tables: the key of the list, and what is in each.
 _PAIRED = {
@@ -223,7 +226,8 @@ class Verdict(Record):
         try:
             return super().__missing__(name)
         except KeyError:
-            raise MissingKey("format or key", name, [*known, *self.keys()]) from None
+            known_names = [*known, *self.keys()]
+            raise MissingKey("format or key", name, known_names, ", ".join(known)) from None
 
     def __iter__(self) -> Iterator[FormatVerdict]:  # type: ignore[override]
         return iter(self.get("formats", ()))

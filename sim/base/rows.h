@@ -205,6 +205,8 @@ class RowSink {
   static constexpr const void* ListOf() {
     if constexpr (MayBeMissing<Item>) {
       return ListOf<std::remove_cvref_t<decltype(*std::declval<Item>())>>();
+    } else if constexpr (requires { std::variant_size<Item>::value; }) {
+      return ListOf<std::variant_alternative_t<0, Item>>();
     } else {
       return HasRows<Item> ? kObjects : nullptr;
     }

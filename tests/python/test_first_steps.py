@@ -221,7 +221,7 @@ def test_what_is_missing_is_a_sentence() -> None:
         )
     with pytest.raises(KeyError) as missing:
         dlsim.check({"w": [1.0]}, ["fp16", "bf16"])["fp61"]
-    expected = "no format 'fp61' (did you mean 'fp16'?), expected one of fp16, bf16"
+    expected = "no format or key 'fp61' (did you mean 'fp16'?), expected one of fp16, bf16"
     assert str(missing.value) == str(pickle.loads(pickle.dumps(missing.value)).args[0]) == expected
     with pytest.raises(TypeError, match="index of a step: expected a whole number, got 'a'"):
         dlsim.open_trace(TRACE)["a"]  # type: ignore[index]

@@ -216,6 +216,53 @@ def test_a_directory_is_no_file_to_write(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_table_without_rows_has_empty_columns(replay: dlsim.Result) -> None:
+    nothing = dlsim.replay(TRACE, formats="fp16", policies="static").verdict.tensors_at_risk
+    assert type(nothing) is Table
+    assert nothing.name.tolist() == nothing["name"].tolist() == []
+    assert nothing._repr_html_() == "<p>no rows</p>"
+    assert "notes" in dlsim.replay(TRACE, formats="fp16", policies="static").runs.columns
+    assert np.isnan(replay.runs.summary.stopped_at_step).all()  # missing in all rows
+
+
+def test_rows_are_chosen_by_masks(replay: dlsim.Result) -> None:
+    steps = replay.steps
+    chosen = steps[steps.scale > 1e10]
+    assert type(chosen) is Table
+    assert 0 < len(chosen) == int((steps.scale > 1e10).sum()) < len(steps)
+    assert steps[np.array([2, 0])].step.tolist() == [steps[2].step, steps[0].step]
+    with pytest.raises(IndexError, match="2 truth values, expected"):
+        steps[np.array([True, False])]
+
+
+def test_a_verdict_holds_its_formats(replay: dlsim.Result) -> None:
+    verdict = replay.verdict
+    assert [found.format for found in verdict] == ["fp16", "cb16"]
+    assert len(verdict) == 2
+    assert "fp16" in verdict
+    assert "half" in verdict  # an alias
+    assert verdict["half"] is verdict["fp16"]
+    assert verdict["cb16"] in verdict
+    assert "bf16" not in verdict
+
+
+def test_saving_replaces_no_link_and_nothing_special(replay: dlsim.Result, tmp_path: Path) -> None:
+    target, link, fifo = tmp_path / "target", tmp_path / "link", tmp_path / "fifo"
+    target.write_text("before")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    replay.save(link)
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert dlsim.read_result(target).schema == "dlsim.replay/1"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
+        replay.save(fifo)
+        assert reader.stdout is not None
+        assert reader.stdout.read() == target.read_bytes()
+    assert fifo.is_fifo()
+
+
 def test_representations_are_short_and_escaped(replay: dlsim.Result) -> None:
     assert repr(replay).splitlines()[-1] == "<dlsim.Result dlsim.replay/1: 4 runs>"
     strange = dlsim.Result({"schema": "dlsim.info/1"}, report="<script>")

@@ -86,9 +86,9 @@ def test_a_verdict_is_read_from_a_file(tmp_path: Path) -> None:
     assert (other.window, other.scale) == (None, None)
     assert [(path.policy, path.steps_below) for path in verdict.paths] == [("torch", 1)]
     assert verdict["lines"] is verdict.lines and dict(verdict)["best"] == "fp16"
-    with pytest.raises(KeyError, match=r"^no format 'bf16'.*, expected one of fp16, e4m3$"):
+    with pytest.raises(KeyError, match=r"^no format or key 'bf16'.*, expected one of fp16, e4m3$"):
         verdict["bf16"]
-    with pytest.raises(AttributeError, match=r"^no format 'mean_harm'"):
+    with pytest.raises(AttributeError, match=r"^no format or key 'mean_harm'"):
         _ = verdict.mean_harm
 
 
