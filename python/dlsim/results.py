@@ -341,7 +341,11 @@ def read_result(path: str | os.PathLike[str]) -> Result:
     data = read_json(path)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith("dlsim."):
         raise InputError(f"{Path(path)}: expected a result of dlsim with a schema, got other JSON")
-    return Result(data)
+    try:
+        return Result(data)
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise InputError(f"{Path(path)}: not of the form {data['schema']}: {cause}") from error
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -355,6 +359,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: not JSON, byte {error.start} is not UTF-8") from error
+    except ValueError as error:  # a zero byte in the name
+        raise InputError(f"{name!r}: cannot be read: {error}") from error
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:

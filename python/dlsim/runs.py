@@ -125,6 +125,7 @@ _WORDS = (
     (r"see dlsim formats", "see dlsim.format_names()"),
     (r"see (?:dlsim scaler )?--list", "see dlsim.policy_names()"),
     (r"; required without --list", ""),
+    (r"numbers from A to B, both", "numbers from A to B, as 'A:B', both"),
     (r"POLICY\.KEY=VALUE sets it for one", "'POLICY.KEY' sets it for one"),
     (r"\bdlsim (merge|replay|sweep|tune|profile)\b", r"dlsim.\1"),
     (r"Print JSON; with --json FILE.json, write it to that file", "Print JSON"),
@@ -369,6 +370,8 @@ def _raise_refusal(found: Result | None) -> None:
 
 def _texts(place: str, option: _Keyword, value: object) -> list[str]:
     """Returns what the engine reads of a value, "" of what is given without one."""
+    if option.takes in ("flag", "maybe") and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # type: ignore[attr-defined]  # a truth value of NumPy
     if option.takes == "mapping":
         if not isinstance(value, Mapping):
             raise TypeError(f"{place}: expected a mapping, got {type(value).__name__}")

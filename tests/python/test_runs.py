@@ -83,7 +83,7 @@ def test_names_that_look_like_options_are_paths(tmp_path: Path, monkeypatch: Any
     monkeypatch.chdir(tmp_path)
     (tmp_path / "--quiet").symlink_to(TRACE)
     assert dlsim.info("--quiet")["trace"]["steps"] == 25
-    assert dlsim.replay("--quiet", formats="fp16", quiet=True)["trace"]["steps"] == 25
+    assert dlsim.replay("--quiet", formats="fp16", quiet=np.bool_(True))["trace"]["steps"] == 25
 
 
 def test_an_unknown_keyword_names_the_likely_one() -> None:

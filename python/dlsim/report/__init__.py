@@ -36,8 +36,8 @@ def write_report(
     trace: StrPath | None = None,
     title: str | None = None,
     read_trace: bool = True,
-    formats: Sequence[str] = (),
-    policies: Sequence[str] = (),
+    formats: str | Sequence[str] = (),
+    policies: str | Sequence[str] = (),
 ) -> None:
     """Writes one self-contained HTML page about results of replay, sweep, tune, diff and explain.
 
@@ -56,6 +56,7 @@ def write_report(
     if Path(output).is_dir() or not os.access(folder, os.W_OK):  # before the work
         reason = "is a directory" if Path(output).is_dir() else f"no writable directory {folder}"
         raise InputError(f"{os.fspath(output)}: cannot be written: {reason}")
+    formats, policies = ([one] if isinstance(one, str) else one for one in (formats, policies))
     one = isinstance(results, str | os.PathLike | Mapping)
     given = list(cast("Iterable[Given]", [results] if one else results))
     require_no_input(output, [*given, trace])
