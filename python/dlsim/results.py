@@ -426,6 +426,8 @@ def _owner(key: str, index: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what names an object of a list: its index or its own name of that kind, and names."""
     one = f"{key[:-3]}y" if key.endswith("ies") else key.removesuffix("s")
     names = {name: row[name] for name in _OWNERS if name in row}
+    if isinstance(twin := row.get("resume"), Record):  # a run that was interrupted
+        names |= {f"resume.{name}": value for name, value in twin.items()}
     return {one: index} | {k: v for k, v in names.items() if not isinstance(v, (dict, list))}
 
 

@@ -230,6 +230,12 @@ def test_a_table_without_rows_has_empty_columns(replay: dlsim.Result) -> None:
     assert np.isnan(replay.runs.summary.stopped_at_step).all()  # missing in all rows
 
 
+def test_rows_tell_interrupted_runs_apart() -> None:
+    steps = dlsim.replay(TRACE, formats="fp16", policies="torch", resume_at=5).steps
+    assert set(steps["resume.kept"]) == {None, "scale", "nothing"}
+    assert len(steps) == 3 * len(steps[np.equal(steps["resume.kept"], None)])
+
+
 def test_rows_are_chosen_by_masks(replay: dlsim.Result) -> None:
     steps = replay.steps
     chosen = steps[steps.scale > 1e10]
