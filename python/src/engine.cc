@@ -85,11 +85,10 @@ class ObjectSink final : public sim::RowSink {
     return !missing;
   }
 
-  void Close(bool is_object) override {
+  void Close(bool) override {
     const auto [key, value] = std::move(open_.back());
     open_.pop_back();
-    const bool is_plain = is_object || value.type().is(table_) || nb::len(value) == 0;
-    Add(key, is_plain || !PyDict_Check(nb::object(value[0]).ptr()) ? value : table_(value));
+    Add(key, value);
   }
 
  private:

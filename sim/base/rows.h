@@ -208,7 +208,7 @@ class RowSink {
     } else if constexpr (requires { std::variant_size<Item>::value; }) {
       return ListOf<std::variant_alternative_t<0, Item>>();
     } else {
-      return HasRows<Item> ? kObjects : nullptr;
+      return HasRows<Item> || std::same_as<Item, TellRows> ? kObjects : nullptr;
     }
   }
 
