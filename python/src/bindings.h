@@ -6,17 +6,18 @@
 
 namespace dlsim::python {
 
-void BindArrays(nanobind::module_& module);
-void BindDeviceArrays(nanobind::module_& module);
-void BindEngine(nanobind::module_& module);
-void BindFormats(nanobind::module_& module);
-void BindHeldStep(nanobind::module_& module);
-void BindProfiles(nanobind::module_& module);
-void BindRules(nanobind::module_& module);
-void BindScaled(nanobind::module_& module);
-void BindScalers(nanobind::module_& module);
-void BindSimd(nanobind::module_& module);
-void BindTables(nanobind::module_& module);
-void BindTraces(nanobind::module_& module);
+namespace nb = nanobind;
+
+void BindArrays(nb::module_& module);
+void BindDeviceArrays(nb::module_& module);
+void BindEngine(nb::module_& module);
+void BindFormats(nb::module_& module);
+void BindHeldStep(nb::module_& module);
+void BindProfiles(nb::module_& module);
+void BindRules(nb::module_& module);
+void BindScaled(nb::module_& module);
+void BindScalers(nb::module_& module);
+void BindTables(nb::module_& module);
+void BindTraces(nb::module_& module);
 
 }  // namespace dlsim::python

@@ -29,8 +29,6 @@
 #include "src/base/set_threads.h"
 #include "src/base/wanted_threads.h"
 
-namespace nb = nanobind;
-
 namespace dlsim::python {
 namespace {
 

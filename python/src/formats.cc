@@ -13,8 +13,6 @@
 
 #include "python/src/bindings.h"
 
-namespace nb = nanobind;
-
 namespace dlsim::python {
 namespace {
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The module dlsim._core, and how C++ errors become Python exceptions.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
 
 #include "dlsim/error.h"
+#include "dlsim/simd.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -32,6 +37,15 @@ void Translate(const std::exception_ptr& thrown, void*) {
     const nb::object type = nb::module_::import_("dlsim._errors").attr(ExceptionName(error.kind()));
     PyErr_SetObject(type.ptr(), nb::str(error.what()).ptr());
   }
+}
+
+// Which SIMD instruction sets the kernels use.
+void BindSimd(nb::module_& module) {
+  module.def("simd_targets", SupportedSimdTargets, "The targets of this machine, best first.");
+  module.def("simd_target", CurrentSimdTarget, "The target that the kernels use now.");
+  module.def(
+      "use_simd_target", [](const std::string& name) { UseSimdTarget(name); }, nb::arg("name"),
+      "Makes the kernels use a target; '' = the best one.");
 }
 
 }  // namespace

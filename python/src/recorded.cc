@@ -8,8 +8,6 @@
 
 #include "dlsim/error.h"
 
-namespace nb = nanobind;
-
 namespace dlsim::python {
 
 std::vector<std::string> PathsOf(const std::vector<nb::bytes>& paths) {

@@ -14,39 +14,39 @@
 
 #include "dlsim/step_tables.h"
 #include "dlsim/trace.h"
+#include "python/src/bindings.h"
 #include "src/table/tabulate.h"
 
 namespace dlsim::python {
 
 // Text of a file or the name of one, which may hold bytes that are not UTF-8.
-inline nanobind::str TextOf(const std::string& text) {
+inline nb::str TextOf(const std::string& text) {
   const auto size = static_cast<Py_ssize_t>(text.size());
-  return nanobind::steal<nanobind::str>(PyUnicode_DecodeUTF8(text.data(), size, "surrogateescape"));
+  return nb::steal<nb::str>(PyUnicode_DecodeUTF8(text.data(), size, "surrogateescape"));
 }
 
 // Paths as os.fsencode gives them.
-std::vector<std::string> PathsOf(const std::vector<nanobind::bytes>& paths);
+std::vector<std::string> PathsOf(const std::vector<nb::bytes>& paths);
 
-nanobind::dict DictOf(const std::map<std::string, std::string>& texts);
+nb::dict DictOf(const std::map<std::string, std::string>& texts);
 
 // (name, role, type, shape)
-nanobind::tuple HeaderOf(const std::string& name, Role role, DType dtype,
-                         const std::vector<uint64_t>& shape);
-nanobind::list HeadersOf(const std::vector<TensorInfo>& tensors);
+nb::tuple HeaderOf(const std::string& name, Role role, DType dtype,
+                   const std::vector<uint64_t>& shape);
+nb::list HeadersOf(const std::vector<TensorInfo>& tensors);
 
 // Gives a vector to NumPy, which then owns it.
 template <class T>
-nanobind::ndarray<nanobind::numpy, T> ArrayOf(std::vector<T> values, std::vector<size_t> shape) {
+nb::ndarray<nb::numpy, T> ArrayOf(std::vector<T> values, std::vector<size_t> shape) {
   auto* const owned = new std::vector<T>(std::move(values));
-  const nanobind::capsule owner(owned,
-                                [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nanobind::ndarray<nanobind::numpy, T>(owned->data(), shape.size(), shape.data(), owner);
+  const nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T>(owned->data(), shape.size(), shape.data(), owner);
 }
 
 // Columns of exponent counts: one per exponent, then these.
 enum ExponentColumn : size_t { kZeros = kExponents, kNan, kInf, kElements, kExponentColumns };
 
 // One row per tensor, summed over parts.
-nanobind::ndarray<nanobind::numpy, int64_t> ExponentCounts(const StepTables& step);
+nb::ndarray<nb::numpy, int64_t> ExponentCounts(const StepTables& step);
 
 }  // namespace dlsim::python

@@ -22,8 +22,6 @@
 #include "sim/base/number.h"
 #include "src/trace/tensor_rules.h"
 
-namespace nb = nanobind;
-
 namespace dlsim::python {
 
 using namespace sim;

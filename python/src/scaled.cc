@@ -13,11 +13,9 @@
 
 #include "dlsim/scaled_codec.h"
 #include "dlsim/scaled_format.h"
-#include "python/src/array_arguments.h"
+#include "python/src/arrays.h"
 #include "python/src/bindings.h"
 #include "sim/scaled/delayed_scale.h"
-
-namespace nb = nanobind;
 
 namespace dlsim::python {
 namespace {

@@ -24,8 +24,6 @@
 #include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 
-namespace nb = nanobind;
-
 namespace dlsim::python {
 
 using namespace sim;

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "python/src/array_arguments.h"
+#include "python/src/arrays.h"
 #include "python/src/bindings.h"
 #include "sim/base/quantity.h"
 #include "sim/replay/step_sources.h"

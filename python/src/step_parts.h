@@ -18,10 +18,9 @@
 
 #include "dlsim/profile.h"
 #include "dlsim/sim/step.h"
+#include "python/src/bindings.h"
 
 namespace dlsim::python {
-
-namespace nb = nanobind;
 
 using HostArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 

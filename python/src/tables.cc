@@ -18,13 +18,10 @@
 
 #include "dlsim/error.h"
 #include "dlsim/table.h"
-#include "python/src/array_arguments.h"
+#include "python/src/arrays.h"
 #include "python/src/bindings.h"
-#include "python/src/elements.h"
 #include "python/src/recorded.h"
 #include "src/table/tabulate.h"
-
-namespace nb = nanobind;
 
 namespace dlsim::python {
 namespace {

@@ -21,8 +21,6 @@
 #include "python/src/bindings.h"
 #include "python/src/recorded.h"
 
-namespace nb = nanobind;
-
 namespace dlsim::python {
 namespace {
 

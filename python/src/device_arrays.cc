@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays in device memory by their addresses: what dlsim.arrays._cuda_arrays calls.
+// Arrays in the memory of a CUDA device, by their addresses: what dlsim.arrays._cuda_arrays calls.
+// A build without CUDA has one error for all, which says so.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -11,22 +12,49 @@
 #include <tuple>
 #include <vector>
 
-#include "python/src/array_arguments.h"
+#include "dlsim/error.h"
+#include "dlsim/gpu/convert.h"
+#include "dlsim/gpu/tabulate.h"
+#include "python/src/arrays.h"
 #include "python/src/bindings.h"
-#include "python/src/device_arrays.h"
 
-namespace nb = nanobind;
+#ifdef DLSIM_WITH_CUDA
+#include "gpu/base/device_buffer.h"
+#endif
 
 namespace dlsim::python {
 namespace {
 
+// Where the work happens; the arrays lie on the device.
 using Queue = std::tuple<int, uintptr_t>;                           // device, stream
 using DeviceMemory = std::tuple<uintptr_t, uint64_t, std::string>;  // address, elements, type
 
-DeviceQueue QueueOf(const Queue& queue) {
-  const auto& [device, stream] = queue;
-  return {device, reinterpret_cast<gpu::Stream>(stream)};
+#ifdef DLSIM_WITH_CUDA
+
+void RequireCuda(const std::string&, int) {}
+
+// Returns work(stream) with the device as the current one. `place` is an argument.
+template <class Result, class Work>
+Result OnDevice(const char*, const Queue& queue, const Work& work) {
+  const nb::gil_scoped_release release;
+  const gpu::CurrentDevice current(std::get<0>(queue));
+  return work(reinterpret_cast<gpu::Stream>(std::get<1>(queue)));
 }
+
+#else
+
+[[noreturn]] void RequireCuda(const std::string& place, int device) {
+  throw UsageError(place, "this dlsim was built without CUDA",
+                   "a tensor on the CPU, or a build with -DDLSIM_ENABLE_CUDA=ON",
+                   "one on cuda:" + std::to_string(device));
+}
+
+template <class Result, class Work>
+Result OnDevice(const char* place, const Queue& queue, const Work&) {
+  RequireCuda(place, std::get<0>(queue));
+}
+
+#endif
 
 gpu::DeviceTensor TensorOf(const DeviceMemory& memory) {
   const auto& [address, elements, element] = memory;
@@ -37,20 +65,22 @@ gpu::DeviceTensor TensorOf(const DeviceMemory& memory) {
   return tensor;
 }
 
+// What uses a device takes its stream as `auto`, so that a build without CUDA has none of it.
+
 void Encode(const Queue& queue, const DeviceMemory& values, const Conversion& conversion,
             const Draws& draws, uintptr_t codes) {
   const ArrayConversion how = ConversionOf(conversion, draws);
   gpu::DeviceTensor tensor = TensorOf(values);
   tensor.codes = reinterpret_cast<void*>(codes);
-  const nb::gil_scoped_release release;
-  EncodeOnDevice(QueueOf(queue), how, tensor);
+  OnDevice<void>("values", queue, [&](auto stream) { gpu::Encode(how, tensor, stream); });
 }
 
 void Decode(const Queue& queue, uintptr_t codes, const NamedFormat& format, uintptr_t values,
             uint64_t count) {
-  const nb::gil_scoped_release release;
-  DecodeOnDevice(QueueOf(queue), format.format, reinterpret_cast<const void*>(codes),
-                 reinterpret_cast<float*>(values), count);
+  OnDevice<void>("codes", queue, [&](auto stream) {
+    gpu::Decode(format.format, reinterpret_cast<const void*>(codes),
+                reinterpret_cast<float*>(values), count, stream);
+  });
 }
 
 std::vector<TensorTable> Tabulate(const Queue& queue, const std::vector<DeviceMemory>& memories,
@@ -60,8 +90,8 @@ std::vector<TensorTable> Tabulate(const Queue& queue, const std::vector<DeviceMe
     tensors.push_back(TensorOf(memory));
     tensors.back().grad_scale = static_cast<float>(grad_scale);
   }
-  const nb::gil_scoped_release release;
-  return TabulateOnDevice(QueueOf(queue), tensors);
+  return OnDevice<std::vector<TensorTable>>(
+      "values", queue, [&](auto stream) { return gpu::Tabulate(tensors, stream); });
 }
 
 }  // namespace
