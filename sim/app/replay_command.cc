@@ -27,7 +27,6 @@
 #include "sim/base/progress.h"
 #include "sim/base/source_text.h"
 #include "sim/base/wrap.h"
-#include "sim/replay/layer_losses.h"
 #include "sim/replay/replay_results.h"
 #include "sim/replay/report.h"
 #include "sim/replay/simulation.h"

@@ -5,7 +5,7 @@
 #include <ranges>
 
 #include "sim/base/csv_field.h"
-#include "sim/replay/layer_losses.h"
+#include "sim/replay/report.h"
 
 namespace dlsim::sim {
 

@@ -2,11 +2,14 @@
 // The readable report of a replay for a terminal.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "dlsim/sim/replay.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
@@ -24,8 +27,36 @@ struct ReportOptions {
 };
 
 // Returns the report: what was read, one line per run, how interrupted runs differ, then, if asked
-// for, the policies' parameters and a section for each run (report_run.h).
+// for, the policies' parameters and a section for each run: why
+// steps were not finite, the warm-up, clipping, events and the worst tensors.
 std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,
                          const ReportOptions& options);
+
+// The longest row of skipped steps that no lower scale would have made finite.
+struct HopelessRow {
+  int64_t first_step = 0, last_step = 0;
+  uint64_t steps = 0;
+  double first_scale = 0, last_scale = 0;  // used by its first step, and after its last
+  std::string tensor;                      // to blame for the first
+};
+
+// Returns nothing if no such step was skipped.
+std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result);
+
+// What a layer of a model loses in a run: its tensors together.
+struct LayerLoss {
+  std::string name;
+  uint64_t tensors = 0;     // without those that hold only rounding noise of float32
+  HarmOverSteps harm = {};  // over its tensors: the mean of their means, and the worst of any step
+  uint64_t overflow = 0;    // finite values that overflow, over all steps
+  std::optional<int64_t> first_overflow_step = {};
+};
+
+// Returns the layers of these tensors, the worst first: by overflowing values, then by the worst
+// harm. Repeated calls of a module in a step (`fc.call1`) count as one layer.
+std::vector<LayerLoss> LayerLosses(std::span<const ReplayTensor> tensors);
+
+// Returns a table for each run with the `top` worst layers at the scales that its policy used.
+std::string FormatLayerLosses(std::span<const SimulationRun> runs, size_t top);
 
 }  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/replay/report_run.h"
+#include "sim/replay/report.h"
 #include "sim/replay/step_sources.h"
 #include "tests/support/make_policy.h"
 #include "tests/support/small_replay.h"
