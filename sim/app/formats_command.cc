@@ -170,9 +170,9 @@ int RunFormats(const FormatsOptions& options) {
   const std::vector<NamedScaledFormat> scaled = ListScaledFormats(options.names);
   if (options.json) {
     OutputFile out("-");
-    WriteJson([&](RowSink& row) { FormatsRows(formats, scaled, row); }, out);
+    const bool taken = WriteJson([&](RowSink& row) { FormatsRows(formats, scaled, row); }, out);
     out.Commit();
-    return 0;
+    if (!taken) return 0;
   }
   const std::string table = formats.empty() ? "" : FormatsTable(formats);
   const bool both = !formats.empty() && !scaled.empty();

@@ -204,13 +204,13 @@ int RunInfo(InfoOptions options) {
   const std::string file = options.json ? TakeJsonFile(options.trace.paths) : "-";
   if (file != "-") CheckOutputAgainst("--json", file, "TRACE", options.trace.paths);
   const TraceInfo info = ReadInfo(options.trace);
+  bool wants_text = !options.json;
   if (options.json) {
     OutputFile out(file);
-    WriteJson(info, out);
+    wants_text = WriteJson(info, out);  // objects have their text beside them
     out.Commit();
-  } else if (!options.quiet) {
-    WriteReport(InfoText(info));
   }
+  if (wants_text && !options.quiet) WriteReport(InfoText(info));
   return 0;
 }
 

@@ -273,11 +273,12 @@ std::string JsonTold(const TellRows& tell) {
   return sink.TakeText();
 }
 
-void WriteJson(const TellRows& tell, OutputFile& out) {
-  if (out.GiveRows(tell)) return;
+bool WriteJson(const TellRows& tell, OutputFile& out) {
+  if (out.GiveRows(tell)) return true;
   JsonSink sink(&out);
   sink.Object(nullptr, "", tell);
   out.Write(sink.TakeText() + "\n");
+  return false;
 }
 
 std::string CsvNames(const TellRows& tell) {

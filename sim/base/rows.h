@@ -271,12 +271,12 @@ std::string JsonText(const T& value) {
 }
 
 // Writes a document line by line, and the end of the last line; or gives its rows to a caller that
-// takes them.
-void WriteJson(const TellRows& tell, OutputFile& out);
+// takes them. Returns whether that was so.
+bool WriteJson(const TellRows& tell, OutputFile& out);
 
 template <HasRows T>
-void WriteJson(const T& document, OutputFile& out) {
-  WriteJson([&](RowSink& row) { Rows(document, row); }, out);
+bool WriteJson(const T& document, OutputFile& out) {
+  return WriteJson([&](RowSink& row) { Rows(document, row); }, out);
 }
 
 // CSV: the rows that are numbers or texts, with commas between; their names, or values.

@@ -96,6 +96,15 @@ def test_python_has_what_the_command_writes(
         assert len(getattr(found, table)) > 0 and getattr(found, table).columns
 
 
+@pytest.mark.parametrize("name", ["info", "formats"])
+def test_a_result_of_a_list_prints_the_list(name: str) -> None:
+    arguments = [TRACE] if name == "info" else []
+    words = [sys.executable, "-m", "dlsim", name, *map(str, arguments)]
+    written = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    found = getattr(dlsim, name)(*arguments)
+    assert found.report == written and str(found).startswith(written)
+
+
 def _types(value: Any) -> Any:
     if isinstance(value, dict | list):
         items = [item for _, item in value.items()] if isinstance(value, dict) else value
