@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._check import check as check
     from ._core import Format as Format
     from ._core import LossScaler as LossScaler
+    from ._core import TensorTable as TensorTable
     from ._core import __version__ as __version__
     from ._core import format_names as format_names
     from ._core import policy_names as policy_names
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ._updates import ProbeRecorder as ProbeRecorder
     from ._updates import updates as updates
     from .arrays import TensorStats as TensorStats
-    from .arrays import TensorTable as TensorTable
     from .arrays import decode as decode
     from .arrays import encode as encode
     from .arrays import measure as measure
@@ -90,7 +90,7 @@ _LAZY: dict[str, str] = {
     "Result": "results",
     "Shadow": "emulation._shadow",
     "TensorStats": "arrays",
-    "TensorTable": "arrays",
+    "TensorTable": "_core",
     "Trace": "traces",
     "__version__": "_core",
     "accumulate": "_accumulate",

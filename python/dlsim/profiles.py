@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from . import _core
+from ._core import TensorTable
 from ._errors import UsageError
 from ._text import counted
-from .arrays._tables import TensorTable
 from .traces._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 _STEP_FILE = re.compile(r"step-(\d{10,})\.npz")
@@ -67,7 +67,7 @@ class ProfileStep:
     def table(self, name: str, part: int = 0) -> TensorTable:
         """The table of a tensor in a part; KeyError and IndexError without them."""
         row = self._rows[self.tensors[name].name]  # which says what is missing
-        return TensorTable(self._core.table(range(self._core.parts())[part], row))
+        return self._core.table(range(self._core.parts())[part], row)
 
     def __repr__(self) -> str:
         return f"<dlsim.ProfileStep {self.number}: {counted(len(self.tensors), 'tensors')}>"

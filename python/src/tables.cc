@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of tensors: dlsim._core.TensorTable.
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/operators.h>
@@ -9,6 +10,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -76,20 +78,19 @@ TensorTable TableFromSums(uint64_t zeros, uint64_t nan, uint64_t inf, uint32_t a
   return TableOf(*sums);
 }
 
-// Returns the exponents of the nonzero finite values, ascending, and how many have each.
-nb::tuple Exponents(const TensorTable& table) {
+// Returns a column of what nonzero finite values have: `of` an exponent and how many have it,
+// ascending by exponent.
+template <class Of>
+nb::ndarray<nb::numpy, int64_t> Column(const TensorTable& table, const Of& of) {
   std::map<int64_t, int64_t> counts;
   for (const Binade& binade : table.binades) {
     counts[binade.exponent] = static_cast<int64_t>(binade.count);
   }
   for (const float value : table.values) ++counts[std::ilogb(value)];
-  std::vector<int64_t> exponents, values;
-  for (const auto& [exponent, count] : counts) {
-    exponents.push_back(exponent);
-    values.push_back(count);
-  }
-  const size_t size = exponents.size();
-  return nb::make_tuple(ArrayOf(std::move(exponents), {size}), ArrayOf(std::move(values), {size}));
+  std::vector<int64_t> column;
+  for (const auto& entry : counts) column.push_back(of(entry));
+  const size_t size = column.size();
+  return ArrayOf(std::move(column), {size});
 }
 
 nb::list ChannelsOf(const TensorTable& table) {
@@ -100,36 +101,59 @@ nb::list ChannelsOf(const TensorTable& table) {
   return list;
 }
 
-nb::object AskTable(const TensorTable& table, const Conversion& conversion, double asked) {
-  const auto scale = static_cast<float>(asked);
-  const std::optional<TensorStats> stats = Ask(table, conversion, scale);
+nb::object AskTable(const TensorTable& table, const nb::object& format, const nb::object& scale,
+                    const std::string& overflow, const std::string& subnormals) {
+  const nb::module_ arguments = nb::module_::import_("dlsim.arrays._arguments");
+  const nb::object known = arguments.attr("conversion_of")(format, "rne", overflow, subnormals);
+  const nb::object by = arguments.attr("scale_of")(scale);
+  const auto conversion = nb::cast<Conversion>(known[1]);
+  const auto power = static_cast<float>(nb::cast<double>(by));
+  const std::optional<TensorStats> stats = Ask(table, conversion, power);
   if (!stats) {
-    const NotInTable reason = OutsideTables(conversion, scale).value_or(NotInTable::kEnds);
+    const NotInTable reason = OutsideTables(conversion, power).value_or(NotInTable::kEnds);
     throw UsageError("table", std::string("does not tell this: ") + WhyNot(reason),
                      "a question to the array itself");
   }
-  return CountersOf({*stats})[0];
+  const nb::object counters = CountersOf({*stats})[0];
+  counters["quantized_sum_of_squares"] = std::numeric_limits<double>::quiet_NaN();
+  return nb::module_::import_("dlsim.arrays._tensor_stats")
+      .attr("TensorStats")(known[0], by, **counters);
 }
 
 }  // namespace
 
 void BindTables(nb::module_& module) {
-  nb::class_<TensorTable>(module, "TensorTable", "What rounding to nearest does to a tensor.")
-      .def_ro("elements", &TensorTable::elements, "How many elements the tensor has.")
+  nb::class_<TensorTable> type(
+      module, "TensorTable",
+      "The table of a tensor: exact counts and sums for each exponent (docs/profiles.md).");
+  type.def_ro("elements", &TensorTable::elements, "How many elements the tensor has.")
       .def_ro("zeros", &TensorTable::zeros, "Elements that are +0 or -0.")
       .def_ro("nan", &TensorTable::nan, "Elements that are NaN.")
       .def_ro("inf", &TensorTable::inf, "Elements that are infinite.")
-      .def_ro("absmax", &TensorTable::absmax, "The largest finite magnitude; 0 without any.")
+      .def_ro("absmax", &TensorTable::absmax, "The largest finite magnitude; 0 if there is none.")
       .def_ro("largest", &TensorTable::largest, "The largest finite value; 0 if none is positive.")
       .def_ro("sum_of_squares", &TensorTable::sum_of_squares,
               "Of the finite values: the exact sum, rounded once.")
-      .def("exponents", &Exponents,
-           nb::sig("def exponents(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
-                   "numpy.typing.NDArray[numpy.int64]]"),
-           "The exponents of 2 that nonzero finite values have, ascending, and how many have each.")
-      .def("channels", &ChannelsOf, nb::sig("def channels(self) -> list[tuple[float, int]]"),
-           "Magnitudes, and how many channels have their largest from there to the next quarter of "
-           "a power of two.")
+      .def_prop_ro(
+          "exponents",
+          [](const TensorTable& self) {
+            return Column(self, [](const auto& entry) { return entry.first; });
+          },
+          nb::rv_policy::move,
+          nb::for_getter(nb::sig("def exponents(self) -> numpy.typing.NDArray[numpy.int64]")),
+          "The exponents that nonzero finite values have, 2^e <= |x| < 2^(e + 1), ascending.")
+      .def_prop_ro(
+          "counts",
+          [](const TensorTable& self) {
+            return Column(self, [](const auto& entry) { return entry.second; });
+          },
+          nb::rv_policy::move,
+          nb::for_getter(nb::sig("def counts(self) -> numpy.typing.NDArray[numpy.int64]")),
+          "How many values have each of these exponents.")
+      .def_prop_ro("channels", &ChannelsOf,
+                   nb::for_getter(nb::sig("def channels(self) -> list[tuple[float, int]]")),
+                   "Of a gradient in a profile: magnitudes, and how many channels have their "
+                   "largest from there to the next quarter of a power of two.")
       .def(
           "add", [](TensorTable& self, const TensorTable& piece) { self.Add(piece); },
           nb::arg("piece"), "Adds the table of another piece of the tensor.")
@@ -139,10 +163,21 @@ void BindTables(nb::module_& module) {
             self.channels = channels;
           },
           nb::arg("channels"), "Sets pairs of magnitude bits >> 21 and a count, ascending.")
-      .def("ask", &AskTable, nb::arg("conversion"), nb::arg("scale"),
-           nb::sig("def ask(self, conversion: Conversion, scale: float) -> dict[str, typing.Any]"),
-           "The counters of a conversion at a scale, by name; UsageError if it does not tell.")
+      .def("ask", &AskTable, nb::arg("format"), nb::arg("scale") = 1.0, nb::kw_only(),
+           nb::arg("overflow") = "inf", nb::arg("subnormals") = "keep",
+           nb::sig("def ask(self, format: FormatName, scale: float | str = 1.0, *, "
+                   "overflow: str = 'inf', subnormals: str = 'keep') -> TensorStats"),
+           "Returns what `dlsim.measure` returns of the tensor, to nearest at a power of two.\n\n"
+           "But `quantized_sum_of_squares` is NaN. Raises UsageError for what the table does not "
+           "tell: other scales, formats of more than 11 bits of significand, some values at their "
+           "ends.")
+      .def("__repr__",
+           [](const TensorTable& self) {
+             return fmt::format("<dlsim.TensorTable: {} elements, absmax {:.3g}>", self.elements,
+                                self.absmax);
+           })
       .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"));
+  type.attr("__hash__") = nb::none();
   module.def("tabulate_array", &TabulateArray, nb::arg("values").noconvert(), nb::arg("element"),
              nb::arg("grad_scale") = 1.0,
              nb::sig("def tabulate_array(values: NDArray[typing.Any], element: str, grad_scale: "

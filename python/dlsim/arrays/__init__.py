@@ -5,7 +5,8 @@ Arrays are those of NumPy, PyTorch, JAX and whatever has __dlpack__; results are
 and shape, on the same device. docs/python-arrays.md has the rules for layouts, types and errors.
 """
 
-from ._convert import decode, encode, measure, quantize
+from .._core import TensorTable
+from ._convert import decode, encode, measure, quantize, tabulate
 from ._scaled import (
     ScaledArray,
     delayed_scales,
@@ -13,7 +14,6 @@ from ._scaled import (
     measure_scaled,
     quantize_scaled,
 )
-from ._tables import TensorTable, tabulate
 from ._tensor_stats import TensorStats
 
 __all__ = [

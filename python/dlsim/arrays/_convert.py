@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays to the codes of a format and back: encode, decode, quantize, measure."""
+"""Arrays to the codes of a format and back: encode, decode, quantize, measure, tabulate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from .. import _core
-from .._core import Format
+from .._core import Format, TensorTable
 from .._errors import UsageError
 from ._arguments import conversion_of, draws_of, is_list, listed, scale_of
 from ._dtypes import (
@@ -264,3 +264,18 @@ def measure(
     counted = _core.measure_array(source.bits, source.element, questions, seed, stream)
     stats = [TensorStats(*pair, **row) for pair, row in zip(pairs, counted, strict=True)]
     return stats if is_list(format) or is_list(scale) else stats[0]
+
+
+def tabulate(values: Any, *, grad_scale: float | str = 1.0) -> TensorTable:
+    """Returns the table of an array of float32, float64, float16 or bfloat16.
+
+    `grad_scale` is the loss scale that the values carry: each is multiplied by its float32
+    reciprocal first. Tensors of PyTorch on a GPU are tabulated there.
+    """
+    scale = _core.checked_grad_scale(scale_of(grad_scale))
+    if is_cuda(values):
+        from . import _torch_tables
+
+        return _torch_tables.tabulate_on_device([values.detach()], scale)[0]
+    source = source_of(values, "values", VALUES)
+    return _core.tabulate_array(source.bits, source.element, scale)
