@@ -21,7 +21,7 @@
 #include "sim/base/device_choice.h"
 #include "sim/base/number.h"
 #include "src/base/cache_size.h"
-#include "src/base/set_threads.h"
+#include "src/base/threads.h"
 
 namespace dlsim::bench {
 namespace {

@@ -26,8 +26,7 @@
 #include "sim/base/caller.h"
 #include "sim/base/rows.h"
 #include "src/base/float_environment.h"
-#include "src/base/set_threads.h"
-#include "src/base/wanted_threads.h"
+#include "src/base/threads.h"
 
 namespace dlsim::python {
 namespace {

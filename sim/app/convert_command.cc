@@ -19,7 +19,6 @@
 #include "sim/app/commands.h"
 #include "sim/app/shared_options.h"
 #include "sim/base/output_file.h"
-#include "src/base/side_task.h"
 #include "src/device/compute_device.h"
 #include "src/measure/load_floats.h"
 #include "src/trace/npy.h"
@@ -55,7 +54,10 @@ void ForEachPiece(const ByteSource& source, const NpyHeader& header, uint64_t pi
     std::swap(bytes, next);
     std::future<void> reading;  // its destructor waits, so that errors leave no reader behind
     if (header.elements - first > piece_elements) {
-      reading = StartAsync([&, first] { read_next(first + piece_elements); });
+      // Copied: where a thread cannot be started, libstdc++ has moved what std::async was given to
+      // that thread already, and goes on with what is left of it.
+      const auto read = [&, first] { read_next(first + piece_elements); };
+      reading = std::async(std::launch::async | std::launch::deferred, read);
     }
     convert(first, std::span<const std::byte>(bytes));
     if (reading.valid()) reading.get();

@@ -11,7 +11,7 @@
 #include "dlsim/scaled_format.h"
 #include "dlsim/sim/policies.h"
 #include "sim/base/number.h"
-#include "src/base/set_threads.h"
+#include "src/base/threads.h"
 
 namespace dlsim::sim {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "dlsim/measure.h"
-#include "src/base/parallel_side_task.h"
+#include "src/base/parallel.h"
 #include "src/measure/block_loader.h"
 #include "src/measure/measure_element.h"
 #include "src/measure/step_blocks.h"
@@ -148,7 +148,7 @@ std::vector<PairSums> CompareValues(const std::vector<TensorSources>& sources,
     std::vector<PairSums> of_block(wave.size());
     uint64_t elements = 0;
     for (const Block& block : wave) elements += 2 * block.count;
-    ParallelForWithSideTask(
+    ParallelFor(
         wave.size(),
         [&](size_t i) {
           const size_t tensor = wave[i].tensor;

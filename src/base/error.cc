@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/error.h"
 
-#include <algorithm>
 #include <cstddef>
 
 #include "src/base/hidden_text.h"
@@ -38,19 +37,7 @@ Error UsageError(std::string_view place, std::string_view problem, std::string_v
 }
 
 std::string Printable(std::string_view text) {
-  std::string out;
-  while (!text.empty() && out.size() < kMaxPrintedBytes) {
-    const size_t valid = Utf8Length(text);
-    const std::string_view sequence = text.substr(0, std::max<size_t>(valid, 1));
-    text.remove_prefix(sequence.size());
-    if (valid > 0 && !IsHidden(sequence) && sequence != "'" && sequence != "\"") {
-      out.append(sequence);
-    } else {
-      AppendBytesEscaped(sequence, out);
-    }
-  }
-  if (!text.empty()) out.append("...");
-  return out;
+  return EscapeHidden(text, "'\"", kMaxPrintedBytes);
 }
 
 std::string Quoted(std::string_view text) { return "'" + Printable(text) + "'"; }

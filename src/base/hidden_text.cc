@@ -51,27 +51,24 @@ bool IsHidden(std::string_view sequence) {
   });
 }
 
-void AppendBytesEscaped(std::string_view bytes, std::string& out) {
+std::string EscapeHidden(std::string_view text, std::string_view also, size_t most) {
   constexpr char kHex[] = "0123456789abcdef";
-  for (const char letter : bytes) {
-    const uint8_t byte = static_cast<uint8_t>(letter);
-    out.append("\\x").push_back(kHex[byte >> 4]);
-    out.push_back(kHex[byte & 15]);
-  }
-}
-
-std::string EscapeHidden(std::string_view text) {
   std::string out;
-  while (!text.empty()) {
+  while (!text.empty() && out.size() < most) {
     const size_t valid = Utf8Length(text);
     const std::string_view sequence = text.substr(0, std::max<size_t>(valid, 1));
     text.remove_prefix(sequence.size());
-    if (valid > 0 && !IsHidden(sequence)) {
+    if (valid > 0 && !IsHidden(sequence) && also.find(sequence) == also.npos) {
       out.append(sequence);
-    } else {
-      AppendBytesEscaped(sequence, out);
+      continue;
+    }
+    for (const char letter : sequence) {
+      const auto byte = static_cast<uint8_t>(letter);
+      out.append("\\x").push_back(kHex[byte >> 4]);
+      out.push_back(kHex[byte & 15]);
     }
   }
+  if (!text.empty()) out.append("...");
   return out;
 }
 

@@ -16,10 +16,9 @@ size_t Utf8Length(std::string_view text);
 // or not be seen: C0 and C1 controls, separators, bidirectional and zero-width characters.
 bool IsHidden(std::string_view sequence);
 
-// Appends each byte as \xNN.
-void AppendBytesEscaped(std::string_view bytes, std::string& out);
-
-// Returns the text with hidden characters and malformed bytes as \xNN.
-std::string EscapeHidden(std::string_view text);
+// Returns the text with hidden characters, malformed bytes and the characters `also` as \xNN, and
+// with "..." for what comes after about `most` bytes.
+std::string EscapeHidden(std::string_view text, std::string_view also = {},
+                         size_t most = std::string_view::npos);
 
 }  // namespace dlsim

@@ -11,8 +11,7 @@
 #include <omp.h>
 #endif
 
-#include "src/base/set_threads.h"
-#include "src/base/wanted_threads.h"
+#include "src/base/threads.h"
 
 namespace dlsim {
 namespace {

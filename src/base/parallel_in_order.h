@@ -10,24 +10,12 @@
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "src/base/parallel.h"
 
 namespace dlsim {
-
-// Calls take; returns whether more is wanted: what it returns, if anything.
-template <class Result, class Take>
-bool TakeOne(const Take& take, size_t i, Result result) {
-  if constexpr (std::is_same_v<decltype(take(i, std::move(result))), bool>) {
-    return take(i, std::move(result));
-  } else {
-    take(i, std::move(result));
-    return true;
-  }
-}
 
 // The state of one ParallelInOrder: which pieces were begun and taken, and what waits to be taken.
 template <class Result, class Make, class Take>
@@ -97,7 +85,7 @@ class OrderedPieces {
     bool goes_on = true;
     try {
       if (made.failure) std::rethrow_exception(made.failure);
-      goes_on = TakeOne(take_, taken_, std::move(*made.result));
+      goes_on = take_(taken_, std::move(*made.result));
     } catch (...) {
       made.failure = std::current_exception();
     }
@@ -123,17 +111,16 @@ class OrderedPieces {
 inline constexpr size_t kEnoughAhead = 64;
 
 // Calls make(i) for i in [0, count) on several threads, and take(i, its result) in order on the
-// calling thread, until take returns false, if it returns something. What fails first in this order
-// is thrown; all before it was taken. `elements`
-// as for ParallelFor. At most `most_ahead` pieces, and one at least, are made before the first of
-// them is taken. Parallel work within make() stays on its thread.
+// calling thread, until take returns false. What fails first in this order is thrown; all before it
+// was taken. `elements` as for ParallelFor. At most `most_ahead` pieces, and one at least, are made
+// before the first of them is taken. Parallel work within make() stays on its thread.
 template <class Make, class Take>
 void ParallelInOrder(size_t count, const Make& make, const Take& take, uint64_t elements,
                      uint64_t most_ahead = std::numeric_limits<uint64_t>::max()) {
   const int threads = ThreadsFor(count, elements);
   if (threads <= 1) {
     const DefaultFloatEnvironment environment;
-    for (size_t i = 0; i < count && TakeOne(take, i, make(i)); ++i) {
+    for (size_t i = 0; i < count && take(i, make(i)); ++i) {
     }
     return;
   }

@@ -23,6 +23,7 @@ TEST(ParallelInOrder, TakesAllInOrderOnTheCallingThread) {
         EXPECT_EQ(std::this_thread::get_id(), caller);
         EXPECT_EQ(i, taken.size());
         taken.push_back(made);
+        return true;
       };
       ParallelInOrder(count, make, take, elements);
       ASSERT_EQ(taken.size(), count);
@@ -41,6 +42,7 @@ TEST(ParallelInOrder, FewPiecesWaitToBeTaken) {
   const auto take = [&](size_t, size_t) {
     std::this_thread::yield();
     most = std::max(most.load(), made - taken++);
+    return true;
   };
   ParallelInOrder(2000, make, take, kMuchWork);
   EXPECT_EQ(taken, 2000);
@@ -62,7 +64,7 @@ TEST(ParallelInOrder, WhatFailsFirstEndsItAfterAllBeforeIt) {
     };
     const auto run = [&] {
       ParallelInOrder(
-          100, make, [&](size_t, size_t) { ++taken; }, elements);
+          100, make, [&](size_t, size_t) { return ++taken > 0; }, elements);
     };
     try {
       run();
@@ -78,7 +80,7 @@ TEST(ParallelInOrder, WhatCannotBeTakenEndsIt) {
   size_t taken = 0;
   const auto take = [&](size_t i, size_t) {
     if (i == 3) throw std::runtime_error("take");
-    ++taken;
+    return ++taken > 0;
   };
   const auto make = [](size_t i) { return i; };
   EXPECT_THROW(ParallelInOrder(100, make, take, kMuchWork), std::runtime_error);
@@ -92,7 +94,10 @@ TEST(ParallelInOrder, WorkWithinAPieceStaysOnItsThread) {
     ParallelFor(100, [&](size_t) { stays &= std::this_thread::get_id() == own; });
     return stays;
   };
-  const auto take = [](size_t, bool stays) { EXPECT_TRUE(stays); };
+  const auto take = [](size_t, bool stays) {
+    EXPECT_TRUE(stays);
+    return true;
+  };
   if (ThreadsFor(2, kMuchWork) > 1) ParallelInOrder(20, make, take, kMuchWork);
 }
 

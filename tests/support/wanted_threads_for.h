@@ -2,8 +2,7 @@
 // Computes with a number of threads for the length of a scope.
 #pragma once
 
-#include "src/base/set_threads.h"
-#include "src/base/wanted_threads.h"
+#include "src/base/threads.h"
 
 namespace dlsim {
 
