@@ -19,7 +19,7 @@
 #include "src/base/first_magnitude.h"
 #include "src/base/parallel.h"
 #include "src/base/parallel_in_order.h"
-#include "src/trace/listed_names.h"
+#include "src/trace/metadata.h"
 
 namespace dlsim::sim {
 namespace {

@@ -15,9 +15,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "src/trace/feature_axes.h"
 #include "src/trace/layout.h"
-#include "src/trace/listed_names.h"
+#include "src/trace/metadata.h"
 #include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
 
@@ -115,8 +114,7 @@ void AddCuts(const std::string& place, const std::map<std::string, std::string>&
              Cuts& cuts) {
   const auto entry = metadata.find(kShardGridKey);
   if (entry == metadata.end()) return;
-  CheckStrictJson(place, entry->second);
-  const nlohmann::json json = nlohmann::json::parse(entry->second);
+  const nlohmann::json json = ParseStrictJson(place, entry->second);
   if (!json.is_object()) throw InputError(place, "metadata 'shard_grid' is not a JSON object");
   for (const auto& [name, value] : json.items()) cuts.try_emplace(name, ReadCuts(place, value));
 }

@@ -12,7 +12,7 @@
 
 #include "dlsim/step_tables.h"
 #include "dlsim/trace.h"
-#include "src/trace/feature_axes.h"
+#include "src/trace/metadata.h"
 
 namespace dlsim {
 

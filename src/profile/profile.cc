@@ -2,7 +2,6 @@
 // The folder of a profile, and the rows of numbers that a step is in it.
 #include "dlsim/profile.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -16,8 +15,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,8 +29,8 @@
 
 #include "dlsim/error.h"
 #include "src/base/check.h"
-#include "src/profile/npz_members.h"
 #include "src/table/exact_sum.h"
+#include "src/trace/npz.h"
 #include "src/trace/read_only_file.h"
 #include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
@@ -37,6 +38,7 @@
 namespace dlsim {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "dlsim.profile/2", kStepSchema = "dlsim.profile-step/2";
@@ -47,10 +49,9 @@ constexpr int64_t kMostMantissas = 64, kMostParts = 1 << 20;
 // ---- Files of the folder
 
 std::string StepName(int64_t step) {
-  std::array<char, 40> name{};
-  const int size =
-      std::snprintf(name.data(), name.size(), "step-%010lld.npz", static_cast<long long>(step));
-  return std::string(name.data(), static_cast<size_t>(size));
+  const std::string digits = std::to_string(step);
+  constexpr size_t kDigits = 10;  // at least
+  return "step-" + std::string(kDigits - std::min(kDigits, digits.size()), '0') + digits + ".npz";
 }
 
 // The step of a file name; nothing for names that are not of steps.
@@ -66,23 +67,24 @@ bool IsTemporary(std::string_view name) {
          (name.starts_with(".step-") || name.starts_with(".profile.json."));
 }
 
-[[noreturn]] void Fail(const std::string& path, const char* what) {
-  throw InputError(Printable(path), std::string(what) + " (" + std::strerror(errno) + ")");
+[[noreturn]] void Fail(const std::string& path, const char* what, int error = errno) {
+  throw InputError(Printable(path), std::string(what) + " (" + std::strerror(error) + ")");
 }
 
 std::vector<std::string> NamesIn(const std::string& folder) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(folder.c_str()), closedir);
-  if (directory == nullptr) Fail(folder, "cannot be read");
   std::vector<std::string> names;
-  for (;;) {
-    errno = 0;
-    const dirent* const entry = readdir(directory.get());
-    if (entry == nullptr) break;
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed); entry != fs::directory_iterator();
+       entry.increment(failed)) {
+    names.push_back(entry->path().filename().string());
   }
-  if (errno != 0) Fail(folder, "cannot be read");
+  if (failed) Fail(folder, "cannot be read", failed.value());
   return names;
+}
+
+std::string WithoutSlash(std::string folder) {
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return folder;
 }
 
 // A descriptor that closes itself.
@@ -96,7 +98,6 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 
   int number() const { return number_; }
-  int Close() { return close(std::exchange(number_, -1)); }
 
  private:
   int number_;
@@ -230,9 +231,9 @@ std::string SettingsKey(const ProfileSettings& settings) {
 // Reads JSON with what a defect means: `read` may throw nlohmann's exceptions.
 template <class Read>
 auto ReadJson(const std::string& place, const std::string& text, const Read& read) {
-  CheckStrictJson(place, text);
+  const Json json = ParseStrictJson<Json>(place, text);
   try {
-    return read(Json::parse(text));
+    return read(json);
   } catch (const nlohmann::json::exception& exception) {
     throw InputError(place, "damaged: " + JsonMessage(exception));
   }
@@ -313,41 +314,78 @@ void RequireSame(const std::string& place, const Json& has, const Json& asked) {
 
 // ---- Rows
 
-// A table, but for its lists.
+static_assert(std::endian::native == std::endian::little);
+
+// A column of an array of rows: its name and type for numpy, and where its numbers lie in a row.
+struct Column {
+  const char* name;
+  const char* type;  // of a number
+  size_t bytes;      // of a number
+  std::ptrdiff_t offset;
+  size_t count;   // of its numbers
+  size_t stride;  // from one of them to the next
+  bool is_list;   // also if it has one
+};
+
+template <class T>
+constexpr const char* TypeName() {
+  if constexpr (std::floating_point<T>) return sizeof(T) == 4 ? "<f4" : "<f8";
+  if constexpr (std::signed_integral<T>) return sizeof(T) == 2 ? "<i2" : "<i4";
+  return sizeof(T) == 4 ? "<u4" : "<u8";
+}
+
+template <class Row>
+std::ptrdiff_t OffsetIn(const Row& row, const void* field) {
+  return static_cast<const std::byte*>(field) - reinterpret_cast<const std::byte*>(&row);
+}
+
+template <class Row, class T>
+Column Of(const Row& row, const char* name, const T& field) {
+  return {name, TypeName<T>(), sizeof(T), OffsetIn(row, &field), 1, sizeof(T), false};
+}
+
+template <class Row, size_t kCount>
+Column Of(const Row& row, const char* name, const std::array<uint64_t, kCount>& field) {
+  constexpr size_t kBytes = sizeof(uint64_t);
+  return {name, "<u8", kBytes, OffsetIn(row, &field), kCount, kBytes, true};
+}
+
+// Sums of 128 bits are in two columns of words; the high ones are mostly zero and lie together, so
+// that they take little room.
+enum class Word : uint8_t { kLow, kHigh };
+
+template <class Row>
+Column Of(const Row& row, const char* name, Word word, const uint128_t& first, size_t count = 0) {
+  constexpr size_t kBytes = sizeof(uint64_t);
+  const std::ptrdiff_t offset = OffsetIn(row, &first) + (word == Word::kHigh ? kBytes : 0);
+  return {name, "<u8", kBytes, offset, std::max<size_t>(count, 1), sizeof(uint128_t), count > 0};
+}
+
+// A table; its lists have rows of their own.
 struct TableRow {
   uint32_t tensor = 0;  // index
   int32_t part = 0;     // index; -1: the sum over the parts
   float mantissa = 1;   // by which values were multiplied
-  uint64_t elements = 0, zeros = 0, nan = 0, inf = 0;
-  float absmax = 0, largest = 0;
-  double sum_of_squares = 0;
-
-  template <class Self, class Visit>
-  static void Fields(Self& row, const Visit& visit) {
-    visit("tensor", row.tensor);
-    visit("part", row.part);
-    visit("mantissa", row.mantissa);
-    visit("elements", row.elements);
-    visit("zeros", row.zeros);
-    visit("nan", row.nan);
-    visit("inf", row.inf);
-    visit("absmax", row.absmax);
-    visit("largest", row.largest);
-    visit("sum_of_squares", row.sum_of_squares);
-  }
+  TensorTable of = {};
 };
+
+std::vector<Column> Columns(const TableRow& row) {
+  return {Of(row, "tensor", row.tensor),      Of(row, "part", row.part),
+          Of(row, "mantissa", row.mantissa),  Of(row, "elements", row.of.elements),
+          Of(row, "zeros", row.of.zeros),     Of(row, "nan", row.of.nan),
+          Of(row, "inf", row.of.inf),         Of(row, "absmax", row.of.absmax),
+          Of(row, "largest", row.of.largest), Of(row, "sum_of_squares", row.of.sum_of_squares)};
+}
 
 // One of TensorTable::values.
 struct ValueRow {
   uint32_t table = 0;  // index
   float value = 0;
-
-  template <class Self, class Visit>
-  static void Fields(Self& row, const Visit& visit) {
-    visit("table", row.table);
-    visit("value", row.value);
-  }
 };
+
+std::vector<Column> Columns(const ValueRow& row) {
+  return {Of(row, "table", row.table), Of(row, "value", row.value)};
+}
 
 // One of TensorTable::channels, whose key is that of the least magnitude that it counts.
 struct ChannelRow {
@@ -356,100 +394,41 @@ struct ChannelRow {
   uint64_t channels = 0;
 
   static constexpr int kKeyShift = 21;
-
-  template <class Self, class Visit>
-  static void Fields(Self& row, const Visit& visit) {
-    visit("table", row.table);
-    visit("magnitude", row.magnitude);
-    visit("channels", row.channels);
-  }
 };
 
-// A Binade. Sums of squares are in two words; the high ones are mostly zero and lie together, so
-// that they take little room. The errors at the last quantum follow from other columns.
+std::vector<Column> Columns(const ChannelRow& row) {
+  return {Of(row, "table", row.table), Of(row, "magnitude", row.magnitude),
+          Of(row, "channels", row.channels)};
+}
+
+// One of TensorTable::binades. The errors at the last quantum follow from other columns.
 struct BinadeRow {
-  static constexpr size_t kErrors = Binade::kQuanta - 1;
-
-  uint32_t table = 0;  // index
-  int16_t exponent = 0;
-  uint64_t count = 0, powers = 0, significands = 0;
-  std::array<uint64_t, Binade::kMostBits> rounding_up{};
-  std::array<uint64_t, Binade::kTails> tail_sums{};
-  uint64_t squares = 0;
-  std::array<uint64_t, Binade::kTails> tail_squares{};
-  std::array<uint64_t, kErrors> errors{};
-  uint64_t squares_high = 0;
-  std::array<uint64_t, Binade::kTails> tail_squares_high{};
-  std::array<uint64_t, kErrors> errors_high{};
-
-  template <class Self, class Visit>
-  static void Fields(Self& row, const Visit& visit) {
-    visit("table", row.table);
-    visit("exponent", row.exponent);
-    visit("count", row.count);
-    visit("powers", row.powers);
-    visit("significands", row.significands);
-    visit("rounding_up", row.rounding_up);
-    visit("tail_sums", row.tail_sums);
-    visit("squares", row.squares);
-    visit("tail_squares", row.tail_squares);
-    visit("errors", row.errors);
-    visit("squares_high", row.squares_high);
-    visit("tail_squares_high", row.tail_squares_high);
-    visit("errors_high", row.errors_high);
-  }
+  uint32_t table = 0;    // index
+  int16_t exponent = 0;  // of the binade
+  Binade of = {};
 };
 
-uint64_t Low(uint128_t value) { return static_cast<uint64_t>(value); }
-uint64_t High(uint128_t value) { return static_cast<uint64_t>(value >> 64); }
-uint128_t Joined(uint64_t low, uint64_t high) { return uint128_t{high} << 64 | low; }
+std::vector<Column> Columns(const BinadeRow& row) {
+  constexpr size_t kTails = Binade::kTails, kErrors = Binade::kQuanta - 1;
+  const Binade& of = row.of;
+  return {Of(row, "table", row.table),
+          Of(row, "exponent", row.exponent),
+          Of(row, "count", of.count),
+          Of(row, "powers", of.powers),
+          Of(row, "significands", of.significands),
+          Of(row, "rounding_up", of.rounding_up),
+          Of(row, "tail_sums", of.tail_sums),
+          Of(row, "squares", Word::kLow, of.squares),
+          Of(row, "tail_squares", Word::kLow, of.tail_squares[0], kTails),
+          Of(row, "errors", Word::kLow, of.errors[0], kErrors),
+          Of(row, "squares_high", Word::kHigh, of.squares),
+          Of(row, "tail_squares_high", Word::kHigh, of.tail_squares[0], kTails),
+          Of(row, "errors_high", Word::kHigh, of.errors[0], kErrors)};
+}
 
 // Distances to 2^24, the only multiple of the last quantum that is near.
-uint128_t LastErrors(uint64_t count, uint64_t significands, uint128_t squares) {
-  return squares + (uint128_t{count} << 48) - (uint128_t{significands} << 25);
-}
-
-BinadeRow RowOf(const Binade& binade, size_t table) {
-  DLSIM_CHECK(binade.errors.back() ==
-              LastErrors(binade.count, binade.significands, binade.squares));
-  BinadeRow row;
-  row.table = static_cast<uint32_t>(table);
-  row.exponent = static_cast<int16_t>(binade.exponent);
-  row.count = binade.count;
-  row.powers = binade.powers;
-  row.significands = binade.significands;
-  row.rounding_up = binade.rounding_up;
-  row.tail_sums = binade.tail_sums;
-  row.squares = Low(binade.squares);
-  row.squares_high = High(binade.squares);
-  for (size_t i = 0; i < Binade::kTails; ++i) {
-    row.tail_squares[i] = Low(binade.tail_squares[i]);
-    row.tail_squares_high[i] = High(binade.tail_squares[i]);
-  }
-  for (size_t i = 0; i < BinadeRow::kErrors; ++i) {
-    row.errors[i] = Low(binade.errors[i]);
-    row.errors_high[i] = High(binade.errors[i]);
-  }
-  return row;
-}
-
-Binade BinadeOf(const BinadeRow& row) {
-  Binade binade;
-  binade.exponent = row.exponent;
-  binade.count = row.count;
-  binade.powers = row.powers;
-  binade.significands = row.significands;
-  binade.rounding_up = row.rounding_up;
-  binade.tail_sums = row.tail_sums;
-  binade.squares = Joined(row.squares, row.squares_high);
-  for (size_t i = 0; i < Binade::kTails; ++i) {
-    binade.tail_squares[i] = Joined(row.tail_squares[i], row.tail_squares_high[i]);
-  }
-  for (size_t i = 0; i < BinadeRow::kErrors; ++i) {
-    binade.errors[i] = Joined(row.errors[i], row.errors_high[i]);
-  }
-  binade.errors.back() = LastErrors(binade.count, binade.significands, binade.squares);
-  return binade;
+uint128_t LastErrors(const Binade& binade) {
+  return binade.squares + (uint128_t{binade.count} << 48) - (uint128_t{binade.significands} << 25);
 }
 
 // What a tensor loses in a scaled format.
@@ -457,34 +436,92 @@ struct ScaledRow {
   uint32_t format = 0;  // index in the settings
   uint32_t tensor = 0;  // index
   uint32_t axis = 0;    // 0: blocks along rows
-  ScaledStats stats;
-
-  template <class Self, class Visit>
-  static void Fields(Self& row, const Visit& visit) {
-    visit("format", row.format);
-    visit("tensor", row.tensor);
-    visit("axis", row.axis);
-    auto& stats = row.stats.stats;
-    visit("elements", stats.elements);
-    visit("zeros", stats.zeros);
-    visit("nan", stats.nan);
-    visit("inf", stats.inf);
-    visit("underflow", stats.underflow);
-    visit("subnormal", stats.subnormal);
-    visit("overflow", stats.overflow);
-    visit("nonfinite_outputs", stats.nonfinite_outputs);
-    visit("absmax", stats.absmax);
-    visit("sum_of_squares", stats.sum_of_squares);
-    visit("error_sum_of_squares", stats.error_sum_of_squares);
-    visit("underflow_sum_of_squares", stats.underflow_sum_of_squares);
-    visit("quantized_sum_of_squares", stats.quantized_sum_of_squares);
-    visit("mean_channel_harm", row.stats.mean_channel_harm);
-    visit("worst_channel_harm", row.stats.worst_channel_harm);
-    visit("channels", row.stats.channels);
-    visit("min_scale", row.stats.min_scale);
-    visit("max_scale", row.stats.max_scale);
-  }
+  ScaledStats of = {};
 };
+
+std::vector<Column> Columns(const ScaledRow& row) {
+  const TensorStats& stats = row.of.stats;
+  return {Of(row, "format", row.format),
+          Of(row, "tensor", row.tensor),
+          Of(row, "axis", row.axis),
+          Of(row, "elements", stats.elements),
+          Of(row, "zeros", stats.zeros),
+          Of(row, "nan", stats.nan),
+          Of(row, "inf", stats.inf),
+          Of(row, "underflow", stats.underflow),
+          Of(row, "subnormal", stats.subnormal),
+          Of(row, "overflow", stats.overflow),
+          Of(row, "nonfinite_outputs", stats.nonfinite_outputs),
+          Of(row, "absmax", stats.absmax),
+          Of(row, "sum_of_squares", stats.sum_of_squares),
+          Of(row, "error_sum_of_squares", stats.error_sum_of_squares),
+          Of(row, "underflow_sum_of_squares", stats.underflow_sum_of_squares),
+          Of(row, "quantized_sum_of_squares", stats.quantized_sum_of_squares),
+          Of(row, "mean_channel_harm", row.of.mean_channel_harm),
+          Of(row, "worst_channel_harm", row.of.worst_channel_harm),
+          Of(row, "channels", row.of.channels),
+          Of(row, "min_scale", row.of.min_scale),
+          Of(row, "max_scale", row.of.max_scale)};
+}
+
+// numpy's text of the type of a row.
+std::string RowType(const std::vector<Column>& columns) {
+  std::string type;
+  for (const Column& column : columns) {
+    type += std::string(type.empty() ? "[('" : ", ('") + column.name + "', '" + column.type + "'" +
+            (column.is_list ? ", (" + std::to_string(column.count) + ",))" : ")");
+  }
+  return type + "]";
+}
+
+// Calls visit(place in the row, bytes) for each number of a row, in the order of the file.
+template <class Byte, class Visit>
+void ForEachNumber(const std::vector<Column>& columns, Byte* row, const Visit& visit) {
+  for (const Column& column : columns) {
+    for (size_t i = 0; i < column.count; ++i) {
+      visit(row + column.offset + i * column.stride, column.bytes);
+    }
+  }
+}
+
+template <class Row>
+NpzBytes PackRows(const std::string& name, const std::vector<Row>& rows) {
+  const std::vector<Column> columns = Columns(Row());
+  const std::array<uint64_t, 1> shape = {rows.size()};
+  NpzBytes member = {name, MakeNpyHeader(RowType(columns), shape)};
+  for (const Row& row : rows) {
+    ForEachNumber(columns, reinterpret_cast<const char*>(&row),
+                  [&](const char* number, size_t bytes) { member.contents.append(number, bytes); });
+  }
+  return member;
+}
+
+// Returns the elements of an array of a step, whose type numpy calls `type`.
+std::string ReadArray(const std::shared_ptr<NpzArchive>& archive, const std::string& name,
+                      const std::string& type, size_t element_bytes) {
+  const auto found = std::ranges::find(archive->members(), name, &NpzMember::name);
+  if (found == archive->members().end()) {
+    throw InputError(archive->place(), "array " + Quoted(name) + " is missing");
+  }
+  return ReadNpyList(SourceOf(archive, *found), type, element_bytes);
+}
+
+template <class Row>
+std::vector<Row> ReadRows(const std::shared_ptr<NpzArchive>& archive, const std::string& name) {
+  const std::vector<Column> columns = Columns(Row());
+  size_t row_bytes = 0;
+  for (const Column& column : columns) row_bytes += column.count * column.bytes;
+  const std::string data = ReadArray(archive, name, RowType(columns), row_bytes);
+  std::vector<Row> rows(data.size() / row_bytes);
+  const char* from = data.data();
+  for (Row& row : rows) {
+    ForEachNumber(columns, reinterpret_cast<char*>(&row), [&](char* number, size_t bytes) {
+      std::memcpy(number, from, bytes);
+      from += bytes;
+    });
+  }
+  return rows;
+}
 
 // ---- A step
 
@@ -530,7 +567,7 @@ Json HeadJson(const StepTables& step, const ProfileSettings& settings) {
   return json;
 }
 
-constexpr std::string_view kBytesType = "'|u1'";
+constexpr const char* kBytesType = "|u1";
 
 std::string EncodeStep(const std::string& place, const StepTables& step,
                        const ProfileSettings& settings) {
@@ -541,15 +578,18 @@ std::string EncodeStep(const std::string& place, const StepTables& step,
   std::vector<BinadeRow> binades;
   ForEachTable(step, [&](const TensorTable& table, size_t tensor, int32_t part, float mantissa) {
     const auto index = static_cast<uint32_t>(tables.size());
-    tables.push_back({static_cast<uint32_t>(tensor), part, mantissa, table.elements, table.zeros,
-                      table.nan, table.inf, table.absmax, table.largest, table.sum_of_squares});
+    tables.push_back({static_cast<uint32_t>(tensor), part, mantissa, table});
     for (const float value : table.values) values.push_back({index, value});
     for (const auto& [key, count] : table.channels) {
       channels.push_back({index, std::bit_cast<float>(key << ChannelRow::kKeyShift), count});
     }
-    for (const Binade& binade : table.binades) binades.push_back(RowOf(binade, index));
+    for (const Binade& binade : table.binades) {
+      DLSIM_CHECK(binade.errors.back() == LastErrors(binade));
+      binades.push_back({index, static_cast<int16_t>(binade.exponent), binade});
+    }
   });
-  std::vector<NpzBytes> members = {{"header", MakeNpyList(kBytesType, head.size(), head)},
+  const std::array<uint64_t, 1> shape = {head.size()};
+  std::vector<NpzBytes> members = {{"header", MakeNpyHeader(kBytesType, shape) + head},
                                    PackRows("tables", tables),
                                    PackRows("binades", binades),
                                    PackRows("values", values),
@@ -638,7 +678,7 @@ std::vector<RecordedFile> FilesIn(const std::string& place, const Json& json) {
 Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
               const ProfileSettings& settings) {
   const std::string place = archive->place() + ": header";
-  const std::string text = ReadNpyList(archive, "header", kBytesType, 1);
+  const std::string text = ReadArray(archive, "header", kBytesType, 1);
   return ReadJson(place, text, [&](const Json& json) {
     RequireSchema(place, json, kStepSchema);
     const std::string key = json.at("settings").get<std::string>();
@@ -798,32 +838,37 @@ void Distribute(const std::shared_ptr<NpzArchive>& archive, const char* name, si
   }
 }
 
-void ReadTables(const std::shared_ptr<NpzArchive>& archive, StepTables& step) {
+void ReadTables(const std::shared_ptr<NpzArchive>& archive, const ProfileSettings& settings,
+                Head& head) {
+  StepTables& step = head.step;
   const std::string place = archive->place() + ": tables";
-  const std::vector<TableRow> rows = ReadRows<TableRow>(archive, "tables");
-  std::vector<TensorTable*> tables;
-  ForEachTable(step, [&](TensorTable& table, size_t tensor, int32_t part, float mantissa) {
-    const size_t i = tables.size();
-    tables.push_back(&table);
-    if (i >= rows.size()) return;
-    const TableRow& row = rows[i];
-    if (row.tensor != tensor || row.part != part || row.mantissa != mantissa) {
-      throw InputError(place, "row " + std::to_string(i) + " is of another table");
-    }
-    table.elements = row.elements;
-    table.zeros = row.zeros;
-    table.nan = row.nan;
-    table.inf = row.inf;
-    table.absmax = row.absmax;
-    table.largest = row.largest;
-    table.sum_of_squares = row.sum_of_squares;
-  });
-  if (rows.size() != tables.size()) {
-    throw InputError(place, "wrong number of rows", std::to_string(tables.size()),
+  std::vector<TableRow> rows = ReadRows<TableRow>(archive, "tables");
+  // As many as the file has, so that damage cannot ask for more memory than there is.
+  const size_t of_gradients = settings.mantissas.size() * step.gradients;
+  const uint128_t expected = uint128_t{head.parts} * (step.tensors.size() + of_gradients) +
+                             (head.sums ? step.gradients : 0);
+  if (rows.size() != expected) {
+    throw InputError(place, "wrong number of rows", std::to_string(static_cast<uint64_t>(expected)),
                      std::to_string(rows.size()));
   }
+  step.parts.assign(head.parts, std::vector<TensorTable>(step.tensors.size()));
+  if (head.sums) step.sums.resize(step.gradients);
+  for (const float mantissa : settings.mantissas) {
+    step.by_mantissa[mantissa].assign(head.parts, std::vector<TensorTable>(step.gradients));
+  }
+  std::vector<TensorTable*> tables;
+  ForEachTable(step, [&](TensorTable& table, size_t tensor, int32_t part, float mantissa) {
+    TableRow& row = rows[tables.size()];
+    if (row.tensor != tensor || row.part != part || row.mantissa != mantissa) {
+      throw InputError(place, "row " + std::to_string(tables.size()) + " is of another table");
+    }
+    table = std::move(row.of);
+    tables.push_back(&table);
+  });
   Distribute<BinadeRow>(archive, "binades", tables.size(), [&](const BinadeRow& row) {
-    tables[row.table]->binades.push_back(BinadeOf(row));
+    Binade& binade = tables[row.table]->binades.emplace_back(row.of);
+    binade.exponent = row.exponent;
+    binade.errors.back() = LastErrors(binade);
   });
   Distribute<ValueRow>(archive, "values", tables.size(), [&](const ValueRow& row) {
     tables[row.table]->values.push_back(row.value);
@@ -858,7 +903,7 @@ void ReadScaled(const std::shared_ptr<NpzArchive>& archive, size_t formats, Step
   for (size_t i = 0; i < rows.size(); ++i) {
     const ScaledRow& row = rows[i];
     const size_t format = i / (2 * tensors), t = i / 2 % tensors, axis = i % 2;
-    const TensorStats& stats = row.stats.stats;
+    const TensorStats& stats = row.of.stats;
     const uint128_t others = uint128_t{stats.zeros} + stats.nan + stats.inf;
     const bool counts =
         others <= stats.elements &&
@@ -866,42 +911,20 @@ void ReadScaled(const std::shared_ptr<NpzArchive>& archive, size_t formats, Step
         std::max({stats.underflow, stats.subnormal, stats.overflow}) <= stats.elements - others &&
         stats.nonfinite_outputs <= stats.elements;
     const bool sums = stats.sum_of_squares >= 0 && stats.error_sum_of_squares >= 0 &&
-                      stats.underflow_sum_of_squares >= 0 && row.stats.mean_channel_harm >= 0 &&
-                      row.stats.worst_channel_harm >= 0 && stats.absmax >= 0;
+                      stats.underflow_sum_of_squares >= 0 && row.of.mean_channel_harm >= 0 &&
+                      row.of.worst_channel_harm >= 0 && stats.absmax >= 0;
     if (row.format != format || row.tensor != t || row.axis != axis || !counts || !sums) {
       throw InputError(place, "row " + std::to_string(i) + " is impossible or of another tensor");
     }
-    step.scaled[format][t].by_axis[axis] = row.stats;
-  }
-}
-
-// Makes room for the tables, of which there are as many rows as the file says.
-void MakeTables(const std::shared_ptr<NpzArchive>& archive, const ProfileSettings& settings,
-                Head& head) {
-  StepTables& step = head.step;
-  const size_t of_gradients = settings.mantissas.size() * step.gradients;
-  const uint128_t rows = uint128_t{head.parts} * (step.tensors.size() + of_gradients) +
-                         (head.sums ? step.gradients : 0);
-  const auto found = std::ranges::find(archive->members(), "tables", &NpzMember::name);
-  const uint64_t bytes = found == archive->members().end() ? 0 : found->size;
-  if (rows > bytes / NpyRowBytes<TableRow>()) {
-    throw InputError(archive->place() + ": tables", "wrong number of rows",
-                     std::to_string(static_cast<uint64_t>(rows)),
-                     "at most " + std::to_string(bytes / NpyRowBytes<TableRow>()));
-  }
-  step.parts.assign(head.parts, std::vector<TensorTable>(step.tensors.size()));
-  if (head.sums) step.sums.resize(step.gradients);
-  for (const float mantissa : settings.mantissas) {
-    step.by_mantissa[mantissa].assign(head.parts, std::vector<TensorTable>(step.gradients));
+    step.scaled[format][t].by_axis[axis] = row.of;
   }
 }
 
 }  // namespace
 
 ProfileWriter::ProfileWriter(std::string folder, const ProfileSettings& settings, Existing existing)
-    : folder_(std::move(folder)), settings_(settings) {
+    : folder_(WithoutSlash(std::move(folder))), settings_(settings) {
   std::ranges::sort(settings_.mantissas);
-  while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
   const std::string path = folder_ + "/" + kSettingsName;
   const Json asked = SettingsJson(settings_);
   const std::string text = Dump(Printable(path), asked, 2) + "\n";
@@ -939,8 +962,8 @@ ProfileWriter::ProfileWriter(std::string folder, const ProfileSettings& settings
 
 std::optional<std::vector<RecordedFile>> ProfileWriter::FilesOf(int64_t step) const {
   const std::string path = folder_ + "/" + StepName(step);
-  struct stat status = {};
-  if (stat(path.c_str(), &status) != 0) return std::nullopt;
+  std::error_code failed;
+  if (!fs::exists(path, failed)) return std::nullopt;
   try {
     return ReadHead(NpzArchive::Open(path), step, settings_).step.files;
   } catch (const Error&) {  // it is written again
@@ -962,22 +985,21 @@ void ProfileWriter::Write(const StepTables& step) const {
 }
 
 bool ProfileReader::IsProfile(const std::string& path) {
-  struct stat status = {};
-  return stat((path + "/" + kSettingsName).c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  std::error_code failed;
+  return fs::is_regular_file(path + "/" + kSettingsName, failed);
 }
 
 ProfileReader ProfileReader::Open(const std::string& folder) {
   ProfileReader profile;
-  profile.folder_ = folder;
-  while (profile.folder_.size() > 1 && profile.folder_.ends_with('/')) profile.folder_.pop_back();
+  profile.folder_ = WithoutSlash(folder);
   profile.settings_ = ReadSettings(profile.folder_);
   for (const std::string& name : NamesIn(profile.folder_)) {
     const std::optional<int64_t> step = StepOfName(name);
     if (!step && name != kSettingsName) continue;
-    struct stat status = {};
     const std::string path = profile.folder_ + "/" + name;
-    if (stat(path.c_str(), &status) != 0) Fail(path, "cannot be read");
-    profile.file_bytes_ += static_cast<uint64_t>(status.st_size);
+    std::error_code failed;
+    profile.file_bytes_ += fs::file_size(path, failed);
+    if (failed) Fail(path, "cannot be read", failed.value());
     if (step) profile.steps_.push_back(*step);
   }
   std::ranges::sort(profile.steps_);
@@ -987,8 +1009,7 @@ ProfileReader ProfileReader::Open(const std::string& folder) {
 StepTables ProfileReader::Load(size_t i) const {
   const auto archive = NpzArchive::Open(folder_ + "/" + StepName(steps_[i]));
   Head head = ReadHead(archive, steps_[i], settings_);
-  MakeTables(archive, settings_, head);
-  ReadTables(archive, head.step);
+  ReadTables(archive, settings_, head);
   ReadScaled(archive, settings_.scaled.size(), head.step);
   return std::move(head.step);
 }

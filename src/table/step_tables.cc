@@ -21,7 +21,7 @@
 #include "src/measure/block_loader.h"
 #include "src/measure/step_blocks.h"
 #include "src/table/tabulate.h"
-#include "src/trace/feature_axes.h"
+#include "src/trace/metadata.h"
 
 namespace dlsim {
 namespace {

@@ -2,6 +2,8 @@
 #include "src/trace/dumps.h"
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -29,18 +31,6 @@ uint64_t StepsOf(const NpzArchive& archive, const NpzMember& member, const NpyHe
   return header.shape[0];
 }
 
-}  // namespace
-
-std::optional<int64_t> DumpNumber(std::string_view file_name) {
-  if (file_name == "act_dumps.npz") return 0;
-  constexpr std::string_view kPrefix = "act_dumps_";
-  constexpr std::string_view kSuffix = ".npz";
-  if (!file_name.starts_with(kPrefix) || !file_name.ends_with(kSuffix)) return std::nullopt;
-  file_name.remove_prefix(kPrefix.size());
-  if (file_name.starts_with('0')) return std::nullopt;
-  return ParseDigits(file_name.substr(0, file_name.size() - kSuffix.size()));
-}
-
 // Keys are <module>.fwd and <module>.bwd, with .<index> for each item of a tuple (PyTorch's
 // backward hooks always give one), and <module>.bwd.<parameter>.
 Role DumpRole(std::string_view key) {
@@ -54,11 +44,9 @@ Role DumpRole(std::string_view key) {
   return is_index ? Role::kActGrad : Role::kGrad;
 }
 
-namespace {
-
 // Modules also give masks and numbers of tokens, which no format rounds.
 bool IsLeftOut(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
-  return DumpRole(member.name) == Role::kAct && !HoldsFloats(archive, member);
+  return DumpRole(member.name) == Role::kAct && !HoldsFloats(SourceOf(archive, member));
 }
 
 }  // namespace

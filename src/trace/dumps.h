@@ -6,22 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "dlsim/trace.h"
 #include "src/trace/npz.h"
 
 namespace dlsim {
-
-// Returns the position of a dump among its siblings: 0 for act_dumps.npz, 3 for act_dumps_3.npz;
-// nothing for another name.
-std::optional<int64_t> DumpNumber(std::string_view file_name);
-
-// Returns the role of an array by its key.
-Role DumpRole(std::string_view key);
 
 struct DumpSummary {
   uint64_t steps = 0;

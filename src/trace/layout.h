@@ -31,8 +31,9 @@ struct PlannedFile {
   std::string path;
   int64_t micro = -1;
   int64_t rank = -1;
-  uint64_t slice = 0;                    // of a dump: the index along the first axis of every array
-  std::vector<std::string> arrays = {};  // of a directory of .npy: paths of its files
+  uint64_t slice = 0;  // of a dump: the index along the first axis of every array
+  // Of shards the index and they, of a directory of .npy its files; of others the path alone.
+  std::vector<std::string> files = {};
 };
 
 struct PlannedStep {
@@ -50,23 +51,9 @@ struct TracePlan {
   uint64_t left_out = 0;  // arrays of dumps
 };
 
-// The name of a file of a step directory: step-<step>[.rank-<rank>][.micro-<micro>].safetensors.
-struct StepName {
-  int64_t step = 0;
-  int64_t rank = -1;
-  int64_t micro = -1;
-};
-
-// Returns nothing for a name that does not follow the grammar.
-std::optional<StepName> ParseStepName(std::string_view name);
-
-// True for what must follow the grammar: step-*.safetensors.
+// True for the name of a file of a step directory, which must follow the grammar
+// step-<step>[.rank-<rank>][.micro-<micro>].safetensors.
 bool LooksLikeStepName(std::string_view name);
-
-// Adds the steps of `directory`, whose step files are `names`; reads its trace.json if
-// `has_trace_json`.
-void PlanStepDirectory(const std::string& directory, const std::vector<std::string>& names,
-                       bool has_trace_json, TracePlan& plan);
 
 // Returns the steps of all `paths`, numbered and ascending. Throws InputError.
 TracePlan PlanTrace(std::span<const std::string> paths);

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 #include "dlsim/error.h"
 #include "src/trace/tensor_rules.h"
@@ -76,6 +77,35 @@ void CheckPosition(const Recording& recording, int64_t step, const FileCounts& c
   if (recording.rank < 0) return;  // elsewhere the words may mean anything
   CheckCount(recording, "ranks", counts.ranks, "missing rank: wrong number of files for this step");
   CheckIndex(recording, "rank", recording.rank);
+}
+
+std::set<std::string> ListedIn(const Metadata& metadata, std::string_view key) {
+  std::set<std::string> names;
+  const auto listed = metadata.find(std::string(key));
+  if (listed == metadata.end()) return names;
+  std::istringstream lines(listed->second);
+  for (std::string name; std::getline(lines, name);) {
+    if (!name.empty()) names.insert(name);
+  }
+  return names;
+}
+
+std::string ListOf(const std::set<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : "\n") + name;
+  return list;
+}
+
+std::map<std::string, FeatureAxis> FeatureAxes(const TraceStep& step) {
+  std::map<std::string, FeatureAxis> axes;
+  for (const Recording& recording : step.recordings) {
+    for (const std::string& line : ListedIn(recording.metadata, kFeatureAxesKey)) {
+      const size_t end = line.find(' ');
+      if (end == line.npos) continue;
+      axes[line.substr(end + 1)] = ParseDigits(std::string_view(line).substr(0, end));
+    }
+  }
+  return axes;
 }
 
 }  // namespace dlsim

@@ -2,10 +2,11 @@
 #include "src/trace/npy.h"
 
 #include <array>
-#include <string_view>
+#include <charconv>
+#include <set>
+#include <utility>
 
 #include "dlsim/error.h"
-#include "src/trace/npy_dict.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim {
@@ -70,21 +71,157 @@ std::pair<uint64_t, uint64_t> ReadPrefix(const ByteSource& source) {
   return {kVersionEnd + length_bytes, length};
 }
 
-// The elements must fill the file exactly: nothing is missing and nothing hides behind them.
-void CheckSize(const ByteSource& source, NpyHeader& header) {
-  const uint64_t item_bytes = NpyTypeSize(header.type);
-  const std::optional<uint64_t> elements = ElementCount(header.shape, item_bytes);
-  if (!elements) {
-    throw InputError(source.place, "shape " + ShapeText(header.shape) + " is too large");
+// Parses the small part of Python that numpy writes, and the padding after it.
+class DictParser {
+ public:
+  DictParser(const std::string& place, std::string_view text) : place_(place), text_(text) {}
+
+  NpyDict Parse() {
+    NpyDict dict;
+    std::set<std::string> keys;
+    Expect('{');
+    while (!Accept('}')) {
+      const std::string key = String();
+      if (!keys.insert(key).second) throw InputError(place_, "duplicate key " + Quoted(key));
+      Expect(':');
+      Value(key, dict);
+      if (Accept(',')) continue;
+      Expect('}');
+      break;
+    }
+    for (const char* key : {"descr", "fortran_order", "shape"}) {
+      if (!keys.contains(key))
+        throw InputError(place_, std::string("no ") + key + " in its header");
+    }
+    CheckPadding();
+    return dict;
   }
-  header.elements = *elements;
-  const uint64_t data_bytes = source.size - header.data_start;
+
+ private:
+  void Value(const std::string& key, NpyDict& dict) {
+    if (key == "descr") {
+      dict.descr = Descr();
+    } else if (key == "fortran_order") {
+      dict.fortran_order = Bool();
+    } else if (key == "shape") {
+      dict.shape = Shape();
+    } else {
+      throw InputError(place_, "unknown key in its header", "descr, fortran_order and shape",
+                       Quoted(key));
+    }
+  }
+
+  std::string Descr() {
+    SkipSpaces();
+    if (!text_.substr(position_).starts_with('[')) return String();
+    const size_t begin = position_;
+    position_ = text_.find(']', begin);
+    if (position_ == text_.npos) {
+      position_ = begin;
+      Fail("a list that ends");
+    }
+    return std::string(text_.substr(begin, ++position_ - begin));
+  }
+
+  std::string String() {
+    SkipSpaces();
+    const char quote = position_ < text_.size() ? text_[position_] : '\0';
+    if (quote != '\'' && quote != '"') Fail("a string");
+    const size_t end = text_.find(quote, position_ + 1);
+    if (end == text_.npos) Fail("a string that ends");
+    const std::string_view body = text_.substr(position_ + 1, end - position_ - 1);
+    if (body.find('\\') != body.npos) Fail("a string without escapes");
+    position_ = end + 1;
+    return std::string(body);
+  }
+
+  bool Bool() {
+    SkipSpaces();
+    const bool value = text_.substr(position_).starts_with("True");
+    if (!value && !text_.substr(position_).starts_with("False")) Fail("True or False");
+    position_ += value ? 4 : 5;
+    return value;
+  }
+
+  std::vector<uint64_t> Shape() {
+    std::vector<uint64_t> shape;
+    Expect('(');
+    while (!Accept(')')) {
+      shape.push_back(Integer());
+      if (shape.size() > kMaxRank) {
+        throw InputError(place_, "too many dimensions", "at most " + std::to_string(kMaxRank));
+      }
+      if (Accept(',')) continue;
+      if (shape.size() == 1) Fail("',' after the only dimension");  // Python's (3) is a number
+      Expect(')');
+      break;
+    }
+    return shape;
+  }
+
+  uint64_t Integer() {
+    SkipSpaces();
+    uint64_t value = 0;
+    const char* begin = text_.data() + position_;
+    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
+    if (error != std::errc() || (*begin == '0' && end - begin > 1)) {
+      Fail("a dimension from 0 to 2^64-1");
+    }
+    position_ += static_cast<size_t>(end - begin);
+    return value;
+  }
+
+  void CheckPadding() {
+    SkipSpaces();
+    if (position_ + 1 != text_.size() || text_[position_] != '\n') {
+      Fail("spaces and one newline after the header");
+    }
+  }
+
+  void SkipSpaces() {
+    while (position_ < text_.size() && text_[position_] == ' ') ++position_;
+  }
+
+  bool Accept(char wanted) {
+    SkipSpaces();
+    if (position_ == text_.size() || text_[position_] != wanted) return false;
+    ++position_;
+    return true;
+  }
+
+  void Expect(char wanted) {
+    if (!Accept(wanted)) Fail(std::string("'") + wanted + "'");
+  }
+
+  [[noreturn]] void Fail(std::string_view expected) const {
+    const std::string_view rest = text_.substr(position_, 16);
+    throw InputError(place_, "bad header at byte " + std::to_string(position_) + " of its text",
+                     expected, rest.empty() ? "its end" : Quoted(rest));
+  }
+
+  const std::string& place_;
+  std::string_view text_;
+  size_t position_ = 0;
+};
+
+// The elements must fill the file exactly: nothing is missing and nothing hides behind them.
+// Returns their number.
+uint64_t CheckSize(const ByteSource& source, const NpyDict& dict, uint64_t item_bytes) {
+  const std::optional<uint64_t> elements = ElementCount(dict.shape, item_bytes);
+  if (!elements) throw InputError(source.place, "shape " + ShapeText(dict.shape) + " is too large");
+  const uint64_t data_bytes = source.size - dict.data_start;
   if (*elements * item_bytes != data_bytes) {
     throw InputError(source.place, "wrong size",
                      std::to_string(*elements * item_bytes) + " bytes of data for " +
-                         NpyTypeName(header.type) + " " + ShapeText(header.shape),
+                         Printable(dict.descr) + " " + ShapeText(dict.shape),
                      std::to_string(data_bytes));
   }
+  return *elements;
+}
+
+void RefuseStructure(const ByteSource& source, const NpyDict& dict) {
+  if (!dict.descr.starts_with('[')) return;
+  throw InputError(source.place, "unsupported dtype: a structure of several fields");
 }
 
 }  // namespace
@@ -93,15 +230,7 @@ size_t NpyTypeSize(NpyType type) { return Row(type).bytes; }
 
 const char* NpyTypeName(NpyType type) { return Row(type).name; }
 
-namespace {
-
-// The dictionary of a header, and where the elements begin.
-struct HeaderText {
-  NpyDict dict;
-  uint64_t data_start = 0;
-};
-
-HeaderText ReadText(const ByteSource& source) {
+NpyDict ReadNpyDict(const ByteSource& source) {
   const auto [start, length] = ReadPrefix(source);
   if (length > source.size - start) {
     throw InputError(source.place, "header reaches beyond the file",
@@ -115,25 +244,47 @@ HeaderText ReadText(const ByteSource& source) {
   }
   std::string text(length, '\0');
   source.read(start, std::as_writable_bytes(std::span(text)));
-  return {ParseNpyDict(source.place, text), start + length};
+  NpyDict dict = DictParser(source.place, text).Parse();
+  dict.data_start = start + length;
+  return dict;
 }
 
-}  // namespace
-
 bool HoldsFloats(const ByteSource& source) {
-  const std::string descr = ReadText(source).dict.descr;
-  return descr == "<f2" || descr == "<f4" || descr == "<f8" || descr.ends_with("V2");
+  const NpyDict dict = ReadNpyDict(source);
+  RefuseStructure(source, dict);
+  return dict.descr == "<f2" || dict.descr == "<f4" || dict.descr == "<f8" ||
+         dict.descr.ends_with("V2");
 }
 
 NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected) {
-  const auto [dict, data_start] = ReadText(source);
+  NpyDict dict = ReadNpyDict(source);
+  RefuseStructure(source, dict);
   NpyHeader header;
   header.type = ParseType(source.place, dict.descr, expected);
+  header.elements = CheckSize(source, dict, NpyTypeSize(header.type));
   header.fortran_order = dict.fortran_order;
-  header.shape = dict.shape;
-  header.data_start = data_start;
-  CheckSize(source, header);
+  header.data_start = dict.data_start;
+  header.shape = std::move(dict.shape);
   return header;
+}
+
+std::string ReadNpyList(const ByteSource& source, std::string_view descr, size_t element_bytes) {
+  // Nothing that is read so is larger: damage cannot ask for more memory than there is.
+  constexpr uint64_t kMostBytes = uint64_t{1} << 32;
+  if (source.size > kMostBytes) {
+    throw InputError(source.place, "too large", "at most " + std::to_string(kMostBytes) + " bytes",
+                     std::to_string(source.size));
+  }
+  const NpyDict dict = ReadNpyDict(source);
+  if (dict.descr != descr || dict.fortran_order || dict.shape.size() != 1) {
+    throw InputError(source.place, "has another type or shape",
+                     Printable(descr) + " in one dimension",
+                     Printable(dict.descr) + " " + ShapeText(dict.shape));
+  }
+  CheckSize(source, dict, element_bytes);
+  std::string data(source.size - dict.data_start, '\0');
+  source.read(dict.data_start, std::as_writable_bytes(std::span(data)));
+  return data;
 }
 
 DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2,
@@ -157,9 +308,11 @@ DType TraceDType(const std::string& place, NpyType type, std::optional<DType> vo
   throw InputError(place, "unsupported dtype", expected, Quoted(NpyTypeName(type)));
 }
 
-std::string MakeNpyHeader(NpyType type, std::span<const uint64_t> shape, bool fortran_order) {
-  std::string dict = "{'descr': '";
-  dict.append(NpyTypeName(type)).append("', 'fortran_order': ");
+std::string MakeNpyHeader(std::string_view descr, std::span<const uint64_t> shape,
+                          bool fortran_order) {
+  const std::string_view quote = descr.starts_with('[') ? "" : "'";
+  std::string dict = "{'descr': ";
+  dict.append(quote).append(descr).append(quote).append(", 'fortran_order': ");
   dict.append(fortran_order ? "True" : "False").append(", 'shape': (");
   for (size_t i = 0; i < shape.size(); ++i) {
     if (i > 0) dict.append(" ");

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dlsim/trace.h"
-#include "src/trace/byte_source.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim {
 
@@ -22,6 +22,17 @@ size_t NpyTypeSize(NpyType type);
 
 // Returns numpy's name, such as "<f4".
 const char* NpyTypeName(NpyType type);
+
+// What the Python dictionary of a header says, and where the elements begin.
+struct NpyDict {
+  std::string descr;  // as "<f4"; the text of a list for structures
+  bool fortran_order = false;
+  std::vector<uint64_t> shape;
+  uint64_t data_start = 0;  // offset of the first element in the file
+};
+
+// Reads the header only, and checks nothing that it says. Throws InputError.
+NpyDict ReadNpyDict(const ByteSource& source);
 
 struct NpyHeader {
   NpyType type = NpyType::kF32;
@@ -51,8 +62,16 @@ bool HoldsFloats(const ByteSource& source);
 DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2,
                  std::string_view expected = kTraceNpyTypes);
 
+// Returns the elements of a file that MakeNpyHeader(descr, {any number}) begins; throws InputError
+// for another one.
+std::string ReadNpyList(const ByteSource& source, std::string_view descr, size_t element_bytes);
+
 // Returns everything that precedes the elements in a .npy file, padded to 64 bytes.
-std::string MakeNpyHeader(NpyType type, std::span<const uint64_t> shape,
+std::string MakeNpyHeader(std::string_view descr, std::span<const uint64_t> shape,
                           bool fortran_order = false);
+inline std::string MakeNpyHeader(NpyType type, std::span<const uint64_t> shape,
+                                 bool fortran_order = false) {
+  return MakeNpyHeader(NpyTypeName(type), shape, fortran_order);
+}
 
 }  // namespace dlsim

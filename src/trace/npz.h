@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// numpy's .npz archives: a zip file with one .npy file per array, read as streams.
+// numpy's .npz archives: a zip file with one .npy file per array, read as streams, written at once.
 #pragma once
 
 #include <zip.h>
@@ -89,14 +89,22 @@ class NpzStream {
   bool has_seeked_ = false;  // then the checksum of this pass is unknown
 };
 
+// Reads from the .npy file that the member is.
+ByteSource SourceOf(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
+
 // Reads and checks the .npy header of `member`.
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
-
-// As HoldsFloats of the .npy file that the member is.
-bool HoldsFloats(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
 
 // Returns a TraceTensor::read over the bytes of the stream's member from `begin` on.
 std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzStream> stream,
                                                               uint64_t begin, Skip skip);
+
+struct NpzBytes {
+  std::string name;      // of the array
+  std::string contents;  // of its .npy file
+};
+
+// Returns an archive of these members, deflated; the same bytes for the same members.
+std::string MakeNpz(const std::vector<NpzBytes>& members);
 
 }  // namespace dlsim

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Directories that others have written: one file per step, with its number in the name, or one .npy
-// per tensor of a single step.
+// per tensor of a single step. The word before a number says what it counts: conv1 is a layer,
+// step_12 a step.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dlsim {
@@ -21,6 +23,9 @@ struct NumberedDirectory {
   std::vector<NumberedFile> files = {};  // ascending, if not
   std::string note = {};                 // what is not certain; empty if nothing
 };
+
+// Returns the extension of a container that a step may be in: .safetensors, .npz, .npy; or nothing.
+std::string_view ContainerExtension(std::string_view name);
 
 // Finds what the numbers in `names` mean, which are all containers of `directory`. Tensors are read
 // by their headers, and only where the names do not decide. Throws InputError, which tells what was

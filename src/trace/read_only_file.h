@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-only files: opened once, then read with pread.
+// What is read: files, opened once, then read with pread, and what else header parsers read from.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <system_error>
 
-#include "src/trace/byte_source.h"
-
 namespace dlsim {
+
+// What a header parser reads from: a file, a member of an archive, or memory.
+struct ByteSource {
+  std::string place;  // printable name, for messages
+  uint64_t size = 0;  // as the file system or the archive declares it
+
+  // Fills `out` with the bytes from `offset` on, or throws. Parsers ask for ascending offsets and
+  // never beyond `size`.
+  std::function<void(uint64_t offset, std::span<std::byte> out)> read;
+};
+
+// Reads from `bytes`, which must outlive the source.
+ByteSource MemorySource(std::string place, std::span<const std::byte> bytes);
 
 // Says why a file or directory cannot be opened or read. Throws InputError, or std::bad_alloc where
 // the system has no memory for it: the input is not to blame.

@@ -4,13 +4,16 @@
 #include <fnmatch.h>
 
 #include <filesystem>
+#include <iterator>
+#include <memory>
 #include <utility>
 
 #include "dlsim/error.h"
 #include "src/trace/metadata.h"
 #include "src/trace/npy.h"
 #include "src/trace/npz.h"
-#include "src/trace/shards.h"
+#include "src/trace/read_only_file.h"
+#include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim {
@@ -52,7 +55,7 @@ Recording LoadNpy(const std::string& path, const TraceOptions& options) {
 // Opens each file when it is read, since a model has more tensors than a process has descriptors.
 Recording LoadNpyDirectory(const PlannedFile& planned, const TraceOptions& options) {
   Recording recording;
-  for (const std::string& path : planned.arrays) {
+  for (const std::string& path : planned.files) {
     const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
     recording.file_bytes += file->size();
     if (!IsSelected(StemOf(path), options)) continue;
@@ -83,6 +86,72 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
   return recording;
 }
 
+// Returns a recording of the tensors and the metadata of an opened safetensors file.
+Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
+                        const SafetensorsHeader& header, const TraceOptions& options) {
+  file->ReadAhead();
+  Recording recording;
+  recording.file_bytes = file->size();
+  recording.metadata = header.metadata;
+  ApplyMetadata(file->place(), recording);
+  recording.tensors.reserve(header.tensors->size());
+  for (const SafetensorsTensor& entry : *header.tensors) {
+    if (!IsSelected(entry.name, options)) continue;
+    if (!entry.unsupported.empty()) {
+      throw InputError(TensorPlace(file->place(), entry.name), "unsupported dtype",
+                       std::string(kReadableDTypes) + ", or --tensors with a pattern without it",
+                       Quoted(entry.unsupported));
+    }
+    TraceTensor tensor;
+    tensor.name = entry.name;
+    tensor.role = RoleOfName(entry.name);
+    tensor.dtype = entry.dtype;
+    tensor.shape = entry.shape;
+    tensor.elements = entry.elements;
+    Locate(file, header.data_start + entry.begin, tensor);
+    recording.tensors.push_back(std::move(tensor));
+  }
+  return recording;
+}
+
+// A name that could leave the folder of the index would let it read any file.
+void CheckShardName(const std::string& place, const std::string& file) {
+  const bool is_plain = !file.empty() && file != "." && file != ".." &&
+                        file.find_first_of(std::string_view("/\\\0", 3)) == file.npos;
+  if (!is_plain) {
+    throw InputError(place, "bad file name in weight_map", "a file next to the index",
+                     Quoted(file));
+  }
+}
+
+void CheckNames(const std::string& place, const SafetensorsHeader& header,
+                const std::set<std::string>& expected) {
+  std::set<std::string> missing = expected;
+  for (const SafetensorsTensor& tensor : *header.tensors) {
+    if (missing.erase(tensor.name) == 1) continue;
+    throw InputError(TensorPlace(place, tensor.name),
+                     "the index does not map this tensor to this file");
+  }
+  if (!missing.empty()) {
+    throw InputError(TensorPlace(place, *missing.begin()),
+                     "tensor is missing from the file that the index names");
+  }
+}
+
+// A scale or a step that differs between shards would mix gradients that do not belong together.
+void CheckSameMetadata(const std::string& place, const Recording& shard, const Recording& whole) {
+  if (shard.grad_scale != whole.grad_scale) {
+    throw InputError(place, "grad_scale differs from that of the first shard");
+  }
+  const auto step = shard.metadata.find("step");
+  const auto first = whole.metadata.find("step");
+  if (step != shard.metadata.end() && first != whole.metadata.end() &&
+      step->second != first->second) {
+    throw InputError(place, "step in the metadata differs from that of the first shard",
+                     Quoted(first->second), Quoted(step->second));
+  }
+}
+
 Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, OpenFiles& open) {
   switch (file.container) {
     case Container::kSafetensors: {
@@ -110,35 +179,53 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, Op
 
 }  // namespace
 
-bool IsSelected(const std::string& name, const TraceOptions& options) {
-  return options.tensors == "*" || fnmatch(options.tensors.c_str(), name.c_str(), 0) == 0;
+ShardMap ReadShardIndex(const std::string& index_path) {
+  const std::string place = Printable(index_path);
+  const nlohmann::json json = ReadJsonFile(index_path);
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+    throw InputError(place, "is not an index of shards", "an object 'weight_map'");
+  }
+  ShardMap shards;
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    if (!file.is_string()) {
+      throw InputError(TensorPlace(place, name), "weight_map has a wrong value", "a file name",
+                       file.type_name());
+    }
+    CheckShardName(TensorPlace(place, name), file.get_ref<const std::string&>());
+    shards[file.get<std::string>()].insert(name);
+  }
+  if (shards.empty()) throw InputError(place, "weight_map is empty");
+  return shards;
 }
 
-Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
-                        const SafetensorsHeader& header, const TraceOptions& options) {
-  file->ReadAhead();
-  Recording recording;
-  recording.file_bytes = file->size();
-  recording.metadata = header.metadata;
-  ApplyMetadata(file->place(), recording);
-  recording.tensors.reserve(header.tensors->size());
-  for (const SafetensorsTensor& entry : *header.tensors) {
-    if (!IsSelected(entry.name, options)) continue;
-    if (!entry.unsupported.empty()) {
-      throw InputError(TensorPlace(file->place(), entry.name), "unsupported dtype",
-                       std::string(kReadableDTypes) + ", or --tensors with a pattern without it",
-                       Quoted(entry.unsupported));
+std::string ShardPath(const std::string& index_path, const std::string& file) {
+  return (std::filesystem::path(index_path).parent_path() / file).string();
+}
+
+Recording LoadShards(const std::string& index_path, const TraceOptions& options) {
+  Recording whole;
+  whole.file_bytes = ReadOnlyFile::Open(index_path)->size();
+  bool is_first = true;
+  for (const auto& [file, names] : ReadShardIndex(index_path)) {
+    const std::shared_ptr<const ReadOnlyFile> opened =
+        ReadOnlyFile::Open(ShardPath(index_path, file));
+    const SafetensorsHeader header = ReadSafetensorsHeader(FileSource(opened));
+    CheckNames(opened->place(), header, names);
+    Recording shard = MakeRecording(opened, header, options);
+    if (std::exchange(is_first, false)) {
+      whole.grad_scale = shard.grad_scale;
+    } else {
+      CheckSameMetadata(opened->place(), shard, whole);
     }
-    TraceTensor tensor;
-    tensor.name = entry.name;
-    tensor.role = RoleOfName(entry.name);
-    tensor.dtype = entry.dtype;
-    tensor.shape = entry.shape;
-    tensor.elements = entry.elements;
-    Locate(file, header.data_start + entry.begin, tensor);
-    recording.tensors.push_back(std::move(tensor));
+    whole.file_bytes += shard.file_bytes;
+    whole.metadata.merge(shard.metadata);
+    std::move(shard.tensors.begin(), shard.tensors.end(), std::back_inserter(whole.tensors));
   }
-  return recording;
+  return whole;
+}
+
+bool IsSelected(const std::string& name, const TraceOptions& options) {
+  return options.tensors == "*" || fnmatch(options.tensors.c_str(), name.c_str(), 0) == 0;
 }
 
 Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options,

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dlsim/trace.h"
-#include "src/trace/byte_source.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim {
 

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dlsim/error.h"
 
@@ -13,6 +15,10 @@ namespace dlsim {
 
 // Returns nlohmann's message without its "[json.exception...]" prefix, printable.
 std::string JsonMessage(const nlohmann::json::exception& exception);
+
+// Throws InputError for a zero byte, which nlohmann takes for the end of the text: it would ignore
+// what follows.
+void RefuseZeroByte(const std::string& place, std::string_view text);
 
 // The events of nlohmann's SAX interface that are the same for every handler.
 class StrictSax {
@@ -32,17 +38,41 @@ class StrictSax {
 // Feeds the whole of `text` to `handler`, which throws InputError at a defect.
 template <typename Handler>
 void ParseJson(const std::string& place, std::string_view text, Handler& handler) {
-  // nlohmann takes a zero byte for the end of the text and would ignore what follows.
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
-    throw InputError(place, "bad JSON: zero byte at offset " + std::to_string(zero));
-  }
+  RefuseZeroByte(place, text);
   nlohmann::json::sax_parse(text.begin(), text.end(), &handler);
 }
 
-// Throws InputError for text that is no JSON, or has duplicate keys or more than 32 levels.
-void CheckStrictJson(const std::string& place, std::string_view text);
+// Returns the JSON in `text`, of nlohmann's type `Json`. Throws InputError for text that is none, or
+// has duplicate keys or more than 32 levels.
+template <class Json = nlohmann::json>
+Json ParseStrictJson(const std::string& place, std::string_view text) {
+  constexpr size_t kMaxDepth = 32;
+  RefuseZeroByte(place, text);
+  std::vector<std::set<std::string>> keys;  // of the objects, and none of the arrays, that are open
+  using Event = typename Json::parse_event_t;
+  const auto check = [&](int around, Event event, const Json& parsed) {
+    const auto depth = static_cast<size_t>(around);
+    if (event == Event::object_start || event == Event::array_start) {
+      if (depth == kMaxDepth) {
+        throw InputError(place, "JSON too deep",
+                         "at most " + std::to_string(kMaxDepth) + " levels");
+      }
+      keys.resize(depth);
+      keys.emplace_back();
+    }
+    if (event == Event::key && !keys[depth - 1].insert(parsed.template get<std::string>()).second) {
+      throw InputError(place, "duplicate key " + Quoted(parsed.template get<std::string>()));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), check);
+  } catch (const nlohmann::json::exception& exception) {
+    throw InputError(place, "bad JSON: " + JsonMessage(exception));
+  }
+}
 
-// Reads a JSON file of at most 32 MiB, with no duplicate keys and at most 32 levels.
+// Reads a JSON file of at most 32 MiB as ParseStrictJson does.
 nlohmann::json ReadJsonFile(const std::string& path);
 
 }  // namespace dlsim

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/trace.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <utility>
 
 #include "dlsim/error.h"
+#include "dlsim/measure.h"
+#include "src/base/check.h"
+#include "src/base/float_environment.h"
+#include "src/measure/load_floats.h"
 #include "src/trace/layout.h"
 #include "src/trace/metadata.h"
-#include "src/trace/rank_reduction.h"
 #include "src/trace/recording.h"
-#include "src/trace/shards.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim {
@@ -46,6 +51,151 @@ void CheckSameGradients(const Recording& first, const std::string& first_name,
     if (shapes.contains(name)) continue;
     throw InputError(TensorPlace(other.place, name), "is missing, but " + first_name + " has it");
   }
+}
+
+using Ranks = std::shared_ptr<const std::vector<Recording>>;
+
+// One tensor as one rank recorded it.
+struct RankTensor {
+  const TraceTensor* tensor = nullptr;
+  float grad_scale = 1.0f;
+
+  // Fills `out`, at most a chunk, with the values from `begin` on.
+  void Load(uint64_t begin, std::span<float> out) const {
+    const size_t size = DTypeSize(tensor->dtype);
+    std::array<std::byte, kChunkElements * sizeof(double)> buffer;
+    const std::byte* const bytes =
+        tensor->Bytes(begin * size, std::span(buffer).first(out.size() * size));
+    LoadFloats(tensor->dtype, bytes, grad_scale, out);
+  }
+};
+
+// One tensor of all ranks that have it, in ascending order.
+struct RankTensors {
+  Ranks owner;  // of what `parts` point to
+  std::vector<RankTensor> parts;
+};
+
+void LoadReduced(const RankTensors& ranks, RankReduction reduction, uint64_t begin,
+                 std::span<float> out) {
+  ranks.parts.front().Load(begin, out);
+  std::array<float, kChunkElements> buffer;
+  const std::span<float> values = std::span(buffer).first(out.size());
+  for (const RankTensor& part : std::span(ranks.parts).subspan(1)) {
+    part.Load(begin, values);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += values[i];
+  }
+  if (reduction == RankReduction::kSum) return;
+  const float count = static_cast<float>(ranks.parts.size());
+  for (float& value : out) value /= count;
+}
+
+void LoadConcatenated(const RankTensors& ranks, uint64_t begin, std::span<float> out) {
+  for (const RankTensor& part : ranks.parts) {
+    const uint64_t elements = part.tensor->elements;
+    if (begin < elements) {
+      const size_t count = static_cast<size_t>(std::min<uint64_t>(out.size(), elements - begin));
+      part.Load(begin, out.first(count));
+      out = out.subspan(count);
+      if (out.empty()) return;
+    }
+    begin -= std::min(begin, elements);
+  }
+}
+
+// Returns TraceTensor::read of float32 values that load(begin, values) gives chunk by chunk.
+template <class LoadChunk>
+std::function<void(uint64_t, std::span<std::byte>)> ReaderOf(LoadChunk load) {
+  return [load = std::move(load)](uint64_t offset, std::span<std::byte> out) {
+    DLSIM_CHECK(offset % sizeof(float) == 0 && out.size() % sizeof(float) == 0);
+    const DefaultFloatEnvironment environment;
+    std::array<float, kChunkElements> chunk;
+    while (!out.empty()) {
+      const size_t count = std::min(chunk.size(), out.size() / sizeof(float));
+      load(offset / sizeof(float), std::span(chunk).first(count));
+      std::memcpy(out.data(), chunk.data(), count * sizeof(float));
+      out = out.subspan(count * sizeof(float));
+      offset += count * sizeof(float);
+    }
+  };
+}
+
+// Concatenates along the first axis where the others agree, or else without axes.
+std::vector<uint64_t> ConcatenatedShape(const RankTensors& ranks) {
+  std::vector<uint64_t> shape = ranks.parts.front().tensor->shape;
+  uint64_t elements = 0, rows = 0;
+  bool agree = !shape.empty();
+  for (const RankTensor& part : ranks.parts) {
+    const std::vector<uint64_t>& other = part.tensor->shape;
+    elements += part.tensor->elements;
+    agree = agree && other.size() == shape.size() &&
+            std::equal(shape.begin() + 1, shape.end(), other.begin() + 1);
+    if (agree) rows += other.front();
+  }
+  if (!agree) return {elements};
+  shape.front() = rows;
+  return shape;
+}
+
+bool ReadsInOrder(const RankTensors& ranks) {
+  return std::ranges::any_of(ranks.parts,
+                             [](const RankTensor& part) { return part.tensor->reads_in_order; });
+}
+
+TraceTensor Reduce(RankTensors ranks, RankReduction reduction) {
+  TraceTensor tensor = *ranks.parts.front().tensor;
+  tensor.dtype = DType::kF32;
+  tensor.memory = nullptr;
+  tensor.reads_in_order = ReadsInOrder(ranks);
+  // Ranks have the same parameters, and each its own part of the batch.
+  if (tensor.role == Role::kValue) ranks.parts.resize(1);
+  if (tensor.role == Role::kGrad) {
+    tensor.read =
+        ReaderOf([ranks = std::move(ranks), reduction](uint64_t begin, std::span<float> out) {
+          LoadReduced(ranks, reduction, begin, out);
+        });
+    return tensor;
+  }
+  tensor.shape = ConcatenatedShape(ranks);
+  tensor.elements = 0;
+  for (const RankTensor& part : ranks.parts) tensor.elements += part.tensor->elements;
+  tensor.read = ReaderOf([ranks = std::move(ranks)](uint64_t begin, std::span<float> out) {
+    LoadConcatenated(ranks, begin, out);
+  });
+  return tensor;
+}
+
+// Returns the tensors of all ranks in the order in which they come first.
+std::vector<RankTensors> CollectRanks(const Ranks& ranks) {
+  std::vector<RankTensors> tensors;
+  std::map<std::string_view, size_t> index;
+  for (const Recording& rank : *ranks) {
+    for (const TraceTensor& tensor : rank.tensors) {
+      const auto [entry, is_new] = index.try_emplace(tensor.name, tensors.size());
+      if (is_new) tensors.push_back({.owner = ranks, .parts = {}});
+      tensors[entry->second].parts.push_back({&tensor, rank.CarriedScale(tensor.role)});
+    }
+  }
+  return tensors;
+}
+
+// Returns one recording of all `ranks`, which are in ascending order and have the same parameter
+// gradients, reduced while it is read; a single one stays as it is. Parameter gradients are
+// reduced. Activations and their gradients belong to the batch of their rank, so those of all ranks
+// follow each other in one tensor. Parameters are the same on all ranks: those of the first rank
+// are taken.
+Recording ReduceRanks(std::vector<Recording> ranks, RankReduction reduction) {
+  if (ranks.size() == 1) return std::move(ranks.front());
+  Recording whole;
+  whole.place = ranks.front().place;
+  for (const Recording& rank : ranks) whole.file_bytes += rank.file_bytes;
+  whole.micro = ranks.front().micro;
+  whole.metadata = ranks.front().metadata;
+  whole.ranks = std::make_shared<const std::vector<Recording>>(std::move(ranks));
+  for (RankTensors& tensor : CollectRanks(whole.ranks)) {
+    whole.tensors.push_back(Reduce(std::move(tensor), reduction));
+  }
+  return whole;
 }
 
 // Tells how many ranks recorded a trace: "4", or "4, then 8".
@@ -102,12 +252,8 @@ int64_t TraceReader::step_number(size_t i) const { return *impl_->plan.steps.at(
 std::vector<std::string> TraceReader::files(size_t i) const {
   std::vector<std::string> paths;
   for (const PlannedFile& file : impl_->plan.steps.at(i).files) {
-    paths.insert(paths.end(), file.arrays.begin(), file.arrays.end());
-    if (file.arrays.empty()) paths.push_back(file.path);
-    if (file.container != Container::kShards) continue;
-    for (const auto& [shard, names] : ReadShardIndex(file.path)) {
-      paths.push_back(ShardPath(file.path, shard));
-    }
+    paths.insert(paths.end(), file.files.begin(), file.files.end());
+    if (file.files.empty()) paths.push_back(file.path);
   }
   return paths;
 }

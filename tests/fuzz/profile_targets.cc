@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzz targets of profiles: a step, and the settings.
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <optional>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dlsim/profile.h"
-#include "src/profile/npz_members.h"
+#include "src/trace/npz.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/target_support.h"
 #include "tests/support/trace_test_util.h"
@@ -60,15 +60,12 @@ struct Array {
   size_t row_bytes = 1;
 };
 
-std::string_view Between(std::string_view text, std::string_view before, std::string_view after) {
-  const size_t found = text.find(before);
-  if (found == text.npos) return {};
-  const size_t begin = found + before.size();
-  return text.substr(begin, text.find(after, begin) - begin);
-}
-
 std::string_view SettingsIn(std::string_view header) {
-  return Between(header, "\"settings\":\"", "\"");
+  constexpr std::string_view kKey = "\"settings\":\"";
+  const size_t found = header.find(kKey);
+  if (found == header.npos) return {};
+  const size_t begin = found + kKey.size();
+  return header.substr(begin, header.find('"', begin) - begin);
 }
 
 // Returns the arrays of a step's file, and the hash of the settings in its header.
@@ -76,17 +73,11 @@ std::vector<Array> ArraysIn(const std::string& path, std::string& settings) {
   std::vector<Array> arrays;
   const auto archive = NpzArchive::Open(path);
   for (const NpzMember& member : archive->members()) {
-    std::string contents(member.size, '\0');
-    NpzStream(archive, member)
-        .Read(0, std::as_writable_bytes(std::span(contents)), Skip::kByReading);
-    const size_t begin = contents.find('\n') + 1;
-    size_t rows = 0;
-    const std::string_view shape = Between(contents, "'shape': (", ",)");
-    std::from_chars(shape.data(), shape.data() + shape.size(), rows);
-    Require(rows > 0);
-    arrays.push_back({member.name, std::string(Between(contents, "'descr': ", ", 'fortran_order'")),
-                      (contents.size() - begin) / rows});
-    if (member.name == "header") settings = SettingsIn(contents);
+    const ByteSource source = SourceOf(archive, member);
+    const NpyDict dict = ReadNpyDict(source);
+    Require(dict.shape.size() == 1 && dict.shape[0] > 0);
+    arrays.push_back({member.name, dict.descr, (member.size - dict.data_start) / dict.shape[0]});
+    if (member.name == "header") settings = SettingsIn(ReadNpyList(source, dict.descr, 1));
   }
   return arrays;
 }
@@ -120,7 +111,8 @@ class SmallProfile {
         data.replace(static_cast<size_t>(settings.data() - data.data()), settings.size(),
                      settings_);
       }
-      members.push_back({array.name, MakeNpyList(array.type, data.size() / array.row_bytes, data)});
+      const std::array<uint64_t, 1> shape = {data.size() / array.row_bytes};
+      members.push_back({array.name, MakeNpyHeader(array.type, shape) + data});
     }
     dir_.Write("p/step-0000000000.npz", MakeNpz(members));
   }

@@ -10,7 +10,7 @@
 #include "src/trace/npy.h"
 #include "src/trace/npz.h"
 #include "src/trace/safetensors.h"
-#include "src/trace/shards.h"
+#include "src/trace/recording.h"
 #include "src/trace/tensor_rules.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/target_support.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "dlsim/profile.h"
-#include "src/profile/npz_members.h"
+#include "src/trace/npz.h"
 #include "tests/support/trace_test_util.h"
 
 namespace dlsim {
