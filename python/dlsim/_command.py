@@ -24,7 +24,7 @@ _PYTHON_COMMANDS = {
     "import": "dlsim.importers._command",
 }
 
-# How OpenMP's threads wait, as in sim/app/waiting_threads.cc, unless the user says.
+# How OpenMP's threads wait, as in sim/app/command_main.cc, unless the user says.
 _WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 
 # Exit codes, as in docs/commands.md; 128 + the signal's number is the shell's.

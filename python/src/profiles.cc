@@ -23,7 +23,7 @@
 #include "python/src/bindings.h"
 #include "python/src/recorded.h"
 #include "python/src/step_parts.h"
-#include "sim/app/profile_settings.h"
+#include "sim/app/shared_options.h"
 #include "sim/base/quantity.h"
 
 namespace dlsim::python {

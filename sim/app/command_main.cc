@@ -2,23 +2,29 @@
 #include "sim/app/command_main.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <initializer_list>
 #include <new>
 #include <string>
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "sim/app/run_command.h"
-#include "sim/app/signals.h"
+#include "sim/app/commands.h"
 #include "sim/base/caller.h"
-#include "sim/base/write_bytes.h"
+#include "sim/base/temporary_files.h"
+#include "src/base/write_bytes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -77,6 +83,102 @@ void StandardCaller::EndProgress() {
   if (replaces_progress) PrintOnError(kEraseLine);
 }
 
+// Signals that do not end a process by default, that cannot be handled, or that are ignored below.
+// All others end it.
+constexpr std::array kNotHandled = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT,  SIGTSTP,
+                                    SIGTTIN, SIGTTOU, SIGURG,  SIGWINCH, SIGXFSZ};
+
+std::atomic<bool> may_exit = false;  // main is about to return: what comes then is no error
+
+void SayAtOnce(std::string_view line) {
+  // Nothing can be done if even this fails.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+// All signals are blocked meanwhile: until the files are gone none ends the process. Then this one
+// acts as by default.
+void OnTermination(int number) {
+  RemoveTemporaries();
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
+bool IsOutOfMemory(const std::exception_ptr& failure) {
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (...) {
+  }
+  return false;
+}
+
+[[noreturn]] void OnTerminate() {
+  RemoveTemporaries();
+  SayAtOnce(IsOutOfMemory(std::current_exception()) ? "dlsim: out of memory\n"
+                                                    : "dlsim: ended by an unexpected error\n");
+  _exit(static_cast<int>(ErrorKind::kInternal));
+}
+
+// Ends here instead of by an exception: if memory runs out while a value of nlohmann::json
+// becomes an object, its destructor follows a null pointer.
+[[noreturn]] void OnOutOfMemory() {
+  static std::atomic_flag said = ATOMIC_FLAG_INIT;
+  while (said.test_and_set()) pause();  // another thread is at it
+  RemoveTemporaries();
+  SayAtOnce("dlsim: out of memory\n");
+  _exit(static_cast<int>(ErrorKind::kInternal));
+}
+
+// Whatever called exit has said why: OpenMP, which has no code to give.
+[[maybe_unused]] void OnExit(int status, void*) {
+  if (may_exit) return;
+  RemoveTemporaries();
+  if (status == EXIT_FAILURE) _exit(static_cast<int>(ErrorKind::kInternal));
+}
+
+// Signals that end a process remove temporary outputs and then act as by default, unless they were
+// ignored. An output beyond the limit on the size of files is reported as bad input (exit code 3).
+void InstallSignalHandlers() {
+  for (int number = 1; number <= SIGRTMAX; ++number) {
+    if (std::ranges::find(kNotHandled, number) != kNotHandled.end()) continue;
+    struct sigaction before = {};
+    // The C library keeps some for itself, nohup has one ignored, a sanitizer handles faults.
+    if (sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
+    struct sigaction action = {};
+    action.sa_handler = OnTermination;
+    sigfillset(&action.sa_mask);
+    sigaction(number, &action, nullptr);
+  }
+  signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit on the size of files then fails as any write
+}
+
+// An exception that nobody catches, and a library that ends the process, as OpenMP does when it can
+// start no thread, are internal errors (exit code 70).
+void InstallExitHandlers() {
+  std::set_terminate(OnTerminate);
+  std::set_new_handler(OnOutOfMemory);
+#ifdef __GLIBC__  // std::atexit does not tell the status
+  on_exit(OnExit, nullptr);
+#endif
+}
+
+// How OpenMP's threads wait between loops: asleep after some microseconds, unless the user has said
+// how. By default they spin for milliseconds, which steals the time of whatever else runs: on a
+// busy machine they take three times the processor time of the work.
+//
+// OpenMP reads the environment once. libgomp does so in a constructor, which is part of the program
+// (sim/CMakeLists.txt) and comes after this one; LLVM's library does before the first loop.
+constexpr int kFirst = 101;
+
+[[gnu::constructor(kFirst)]] void WaitWithoutSpinning() {
+  for (const char* const name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}) {
+    if (std::getenv(name) != nullptr) return;
+  }
+  setenv("OMP_WAIT_POLICY", "passive", 0);
+  setenv("GOMP_SPINCOUNT", "1000", 0);
+}
+
 }  // namespace
 
 int CommandMain(int argc, char** argv) {
@@ -91,7 +193,7 @@ int CommandMain(int argc, char** argv) {
   } catch (const std::bad_alloc&) {  // before the command was known, or while it was named
     std::fputs("dlsim: out of memory\n", stderr);
   }
-  AllowExit();
+  may_exit = true;
   return exit_code;
 }
 

@@ -65,6 +65,9 @@ struct GivenText {
 int CallCommand(std::string_view name, std::span<const std::string> arguments,
                 std::span<const GivenText> options);
 
+// Runs the command of a command line, whose first word is the program's, in the same way.
+int RunCommand(int argc, char** argv);
+
 // Carries out work and returns its exit code; says why it failed, in one line.
 int RunGuarded(const std::function<int()>& work);
 
@@ -77,6 +80,13 @@ void CheckFileArguments(std::span<const OptionRow> rows);
 // option or argument that leads to them.
 void CheckOutputAgainst(const std::string& option, const std::string& output,
                         const std::string& named_by, const std::vector<std::string>& paths);
+
+// Returns "dlsim 0.1.0 (commit 85146f5, SIMD AVX2, with OPENMP)": the commit if the program was
+// built from a checkout, with "modified" after it if files of the commit were changed.
+std::string VersionText();
+
+// Returns the JSON of `dlsim --build-info`, which tells this program from another that is timed.
+std::string BuildInfoJson();
 
 // Returns docs/keys.md: the keys of all results, and what they mean.
 std::string ResultKeys();

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -42,7 +44,7 @@ std::string_view AsText(std::span<const T> values) {
 template <class Convert>
 void ForEachPiece(const ByteSource& source, const NpyHeader& header, uint64_t piece_elements,
                   const Convert& convert) {
-  const size_t size = NpyTypeSize(header.type);
+  const size_t size = header.item_bytes;
   std::vector<std::byte> bytes, next;
   const auto read_next = [&](uint64_t first) {
     const uint64_t count = std::min(piece_elements, header.elements - first);
@@ -119,54 +121,12 @@ void DecodePieces(const ByteSource& source, const NpyHeader& header, const Forma
   ForEachPiece(source, header, PieceElements(device), decode);
 }
 
-// Encodes the floats of `input` (f2, f4, f8, or V2 as `void2` says; rounded to float32 first) and
-// writes the codes to `output`: uint16, or uint32 for formats of more than 16 bits. Shape and order
-// are kept. Throws Error; `output` appears complete or not at all. `device` converts, or the CPU if
-// it is null.
-void EncodeNpyFile(const std::string& input, const std::string& output, const ArrayConversion& how,
-                   std::optional<DType> void2, ComputeDevice* device) {
-  const ByteSource source = FileSource(ReadOnlyFile::Open(input));
-  const NpyHeader header = ReadNpyHeader(source, kFloatNpyTypes);
-  const DType dtype = TraceDType(source.place, header.type, void2, kFloatNpyTypes);
-  const bool wide = CodeBits(how.conversion.format) > 16;
-  OutputFile out(output);
-  out.Write(
-      MakeNpyHeader(wide ? NpyType::kU32 : NpyType::kU16, header.shape, header.fortran_order));
-  if (wide) {
-    EncodePieces<uint32_t>(source, header, dtype, how, device, out);
-  } else {
-    EncodePieces<uint16_t>(source, header, dtype, how, device, out);
-  }
-  out.Commit();
-}
-
-// Decodes the uint16 or uint32 codes of `input`, unscales them (a multiplication with the float32
-// reciprocal of `scale`) and writes float32 to `output`.
-void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format,
-                   float scale, ComputeDevice* device) {
-  const ByteSource source = FileSource(ReadOnlyFile::Open(input));
-  const NpyHeader header = ReadNpyHeader(source);
-  const bool wide = CodeBits(format.format) > 16;
-  const NpyType expected = wide ? NpyType::kU32 : NpyType::kU16;
-  if (header.type != expected) {
-    throw InputError(source.place, "no codes of " + format.name, NpyTypeName(expected),
-                     NpyTypeName(header.type));
-  }
-  OutputFile out(output);
-  out.Write(MakeNpyHeader(NpyType::kF32, header.shape, header.fortran_order));
-  if (wide) {
-    DecodePieces<uint32_t>(source, header, format.format, scale, device, out);
-  } else {
-    DecodePieces<uint16_t>(source, header, format.format, scale, device, out);
-  }
-  out.Commit();
-}
-
 struct ConvertCommandOptions {
   std::string to, from, input, output;
   std::optional<std::string> scale;
   std::optional<DType> npy_void;
-  ConversionOptions conversion;
+  Conversion conversion;
+  uint64_t seed = 0;
   DeviceChoice device;
 
   void Visit(OptionRows& option);
@@ -177,7 +137,7 @@ void ConvertCommandOptions::Visit(OptionRows& option) {
   option("--to", to, "FORMAT", "Encode floats to this format", FormatNames()).one_of = direction;
   option("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames()).one_of =
       direction;
-  conversion.Visit(option);
+  VisitConversion(option, conversion, seed);
   option("--scale", scale, "S",
          "Multiply by S in float32 before encoding, or by its reciprocal after decoding (default "
          "1)");
@@ -193,21 +153,40 @@ void ConvertCommandOptions::Visit(OptionRows& option) {
   out.required = out.is_output = true;
 }
 
+// Encodes floats (f2, f4, f8, or V2 as the option says; rounded to float32 first), scaled, to
+// uint16, or to uint32 for formats of more than 16 bits; or decodes such codes to float32 and
+// unscales them (a multiplication with the float32 reciprocal of the scale). Shape and order are
+// kept. The output appears complete or not at all.
 int RunConvert(const ConvertCommandOptions& options) {
   const float scale = options.scale ? ParseScale(*options.scale) : 1.0f;
   const bool decodes = !options.from.empty();
   const NamedFormat format = ParseFormat(decodes ? options.from : options.to);
-  const std::unique_ptr<ComputeDevice> device =
-      OpenDevice(options.device, BytesOfFile(options.input));
-  if (decodes) {
-    DecodeNpyFile(options.input, options.output, format, scale, device.get());
-    return 0;
-  }
+  std::error_code missing;  // whoever opens it says so
+  const uintmax_t bytes = std::filesystem::file_size(options.input, missing);
+  const std::unique_ptr<ComputeDevice> device = OpenDevice(options.device, missing ? 0 : bytes);
+  const ByteSource source = FileSource(ReadOnlyFile::Open(options.input));
+  const NpyHeader header = ReadNpyHeader(source, decodes ? kNpyTypes : kFloatNpyTypes);
+  const bool wide = CodeBits(format.format) > 16;
+  const std::string codes = wide ? "<u4" : "<u2";
   ArrayConversion how;
-  how.conversion = options.conversion.Of(format.format);
+  how.conversion = options.conversion;
+  how.conversion.format = format.format;
   how.scale = scale;
-  how.random.seed = options.conversion.seed;
-  EncodeNpyFile(options.input, options.output, how, options.npy_void, device.get());
+  how.random.seed = options.seed;
+  DType dtype = DType::kF32;
+  if (!decodes) {
+    dtype = TraceDType(source.place, header.descr, options.npy_void, kFloatNpyTypes);
+  } else if (header.descr != codes) {
+    throw InputError(source.place, "no codes of " + format.name, codes, header.descr);
+  }
+  OutputFile out(options.output);
+  out.Write(MakeNpyHeader(decodes ? "<f4" : codes, header.shape, header.fortran_order));
+  const auto convert = [&]<class Code>(Code) {
+    decodes ? DecodePieces<Code>(source, header, format.format, scale, device.get(), out)
+            : EncodePieces<Code>(source, header, dtype, how, device.get(), out);
+  };
+  wide ? convert(uint32_t{}) : convert(uint16_t{});
+  out.Commit();
   return 0;
 }
 

@@ -11,7 +11,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/trace.h"
-#include "src/base/link_target.h"
+#include "sim/base/output_file.h"
 
 namespace dlsim::sim {
 namespace {

@@ -57,48 +57,23 @@ void FindGradients(const TraceArguments& arguments, ForwardAlone alone, Gradient
   RefuseWithoutGradients(arguments);
 }
 
-// A device has nothing to do then. It is opened if the user names it, so that what is refused does
-// not depend on the input.
-GradientInput OpenProfile(const AskedAccumulation& asked, TraceArguments& arguments,
-                          const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
-  GradientInput input;
+StepSource OpenProfile(const AskedAccumulation& asked, const TraceArguments& arguments,
+                       GradientInput& input) {
   const std::string& path = arguments.paths.front();
   input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(path));
-  const ProfileSettings& settings = input.profile->settings();
   if (input.profile->step_count() == 0) {
     throw InputError(Printable(path), "a profile without steps");
   }
   RequireSameAccumulation(*input.profile, asked);
   RequireSameRanks(*input.profile, arguments.options.ranks);
-  input.source = WithoutLosses(ProfileSteps(*input.profile, arguments.options.tensors));
-  FindGradients(arguments, alone, input);
-  input.device = OpenDevice(device, 0);
-  if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
-  replay.step.accumulation = settings.accumulation;
-  replay.accumulate_steps = settings.accumulate_steps;
-  return input;
-}
-
-// Opens what the caller gives: all of it is looked at.
-GradientInput OpenGiven(StepSource given, const AskedAccumulation& asked,
-                        const TraceArguments& arguments, ReplayOptions& replay) {
-  GradientInput input;
-  input.source = std::move(given);
-  RequireTensors(arguments, NoTensorMatches(arguments.options.tensors), input.source.step_count,
-                 [&](size_t i) { return HasGradients(*input.source.describe(i)); });
-  replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
-  replay.accumulate_steps = asked.steps.value_or(1);
-  return input;
+  return ProfileSteps(*input.profile, arguments.options.tensors);
 }
 
 // Opens what the ranks of sharded training wrote. --tensors names whole tensors, not their pieces.
-GradientInput OpenShards(std::vector<std::string> folders, const AskedAccumulation& asked,
-                         TraceArguments& arguments, ReplayOptions& replay, ForwardAlone alone) {
-  replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
-  replay.accumulate_steps = asked.steps.value_or(1);
+StepSource OpenShards(std::vector<std::string> folders, const AskedAccumulation& asked,
+                      const TraceArguments& arguments, GradientInput& input) {
   TraceOptions whole = arguments.options;
   whole.tensors = "*";
-  GradientInput input;
   std::vector<StepSource> sources;
   for (const std::string& folder : folders) {
     GradientInput& shard = input.shards.emplace_back();
@@ -108,16 +83,13 @@ GradientInput OpenShards(std::vector<std::string> folders, const AskedAccumulati
       sources.push_back(ProfileSteps(*shard.profile, whole.tensors));
     } else {
       shard.trace = std::make_unique<TraceReader>(TraceReader::Open(std::span(&folder, 1), whole));
-      sources.push_back(TraceSteps(*shard.trace, replay.accumulate_steps));
+      sources.push_back(TraceSteps(*shard.trace, asked.steps.value_or(1)));
     }
   }
-  const std::string& glob = arguments.options.tensors;
-  input.source = WithoutLosses(
-      Without(Together(std::move(sources), std::move(folders)), [glob](const TensorInfo& tensor) {
-        return fnmatch(glob.c_str(), tensor.name.c_str(), 0) != 0;
-      }));
-  FindGradients(arguments, alone, input);
-  return input;
+  return Without(Together(std::move(sources), std::move(folders)),
+                 [glob = arguments.options.tensors](const TensorInfo& tensor) {
+                   return fnmatch(glob.c_str(), tensor.name.c_str(), 0) != 0;
+                 });
 }
 
 }  // namespace
@@ -143,20 +115,35 @@ bool IsProfile(const std::vector<std::string>& paths) {
 
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
                             const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
-  if (auto given = CurrentCaller().GivenGradients(arguments.paths.front())) {
-    return OpenGiven(std::move(*given), asked, arguments, replay);
-  }
-  std::vector<std::string> shards = FindShards(arguments.paths);
-  if (!shards.empty()) return OpenShards(std::move(shards), asked, arguments, replay, alone);
-  if (IsProfile(arguments.paths)) return OpenProfile(asked, arguments, device, replay, alone);
   replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
   replay.accumulate_steps = asked.steps.value_or(1);
   GradientInput input;
-  input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
-  input.source = WithoutLosses(TraceSteps(*input.trace, replay.accumulate_steps));
+  if (auto given = CurrentCaller().GivenGradients(arguments.paths.front())) {
+    input.source = std::move(*given);
+    FindGradients(arguments, ForwardAlone::kRefused, input);
+    return input;
+  }
+  if (std::vector<std::string> shards = FindShards(arguments.paths); !shards.empty()) {
+    input.source = WithoutLosses(OpenShards(std::move(shards), asked, arguments, input));
+  } else if (IsProfile(arguments.paths)) {
+    input.source = WithoutLosses(OpenProfile(asked, arguments, input));
+  } else {
+    input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
+    input.source = WithoutLosses(TraceSteps(*input.trace, replay.accumulate_steps));
+  }
   FindGradients(arguments, alone, input);
-  input.device = OpenDevice(device, input.source.facts.file_bytes);
-  replay.step.device = input.device.get();
+  if (input.trace != nullptr) {
+    input.device = OpenDevice(device, input.source.facts.file_bytes);
+    replay.step.device = input.device.get();
+  } else if (input.profile != nullptr) {
+    // A device has nothing to do then. It is opened if the user names it, so that what is refused
+    // does not depend on the input.
+    input.device = OpenDevice(device, 0);
+    const ProfileSettings& settings = input.profile->settings();
+    if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
+    replay.step.accumulation = settings.accumulation;
+    replay.accumulate_steps = settings.accumulate_steps;
+  }
   return input;
 }
 

@@ -33,12 +33,6 @@ struct GradientInput {
 // Whether a command has something to say of a forward pass without gradients.
 enum class ForwardAlone : uint8_t { kRefused, kTaken };
 
-// What the user asked for; a profile decides what was not.
-struct AskedAccumulation {
-  std::optional<Accumulation> rule;
-  std::optional<int64_t> steps;
-};
-
 // Opens the gradients and the device, and completes the options by what was asked and by what the
 // profile holds. Throws InputError if no tensor matches or the device is not usable, UsageError for
 // what a profile cannot answer.

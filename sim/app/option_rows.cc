@@ -19,9 +19,14 @@ namespace {
 constexpr uint64_t kMostThreads = 4096;
 constexpr uint64_t kMebibyte = uint64_t{1} << 20, kMostMebibytes = uint64_t{1} << 30;
 
-uint64_t ParsePositive(const std::string& option, const std::string& text) {
+// Reads 1 up to `most`, if any, in some `unit`.
+uint64_t ParsePositive(const std::string& option, const std::string& text,
+                       std::optional<uint64_t> most = {}, const char* unit = "") {
   const int64_t value = ParseInteger(text, option);
   if (value < 1) throw UsageError(option, "too small", "1 or more", Quoted(text));
+  if (most && static_cast<uint64_t>(value) > *most) {
+    throw UsageError(option, "too large", "1 to " + std::to_string(*most) + unit, Quoted(text));
+  }
   return static_cast<uint64_t>(value);
 }
 
@@ -110,14 +115,6 @@ OptionRow& OptionRows::operator()(const std::string& name, bool& field, const st
   return Read(name, read, "", help, {}, Takes::kNothing);
 }
 
-OptionRow& OptionRows::OptionalValue(const std::string& name, std::string& field, const char* value,
-                                     const char* value_if_none, const std::string& help) {
-  OptionRow& row = (*this)(name, field, value, help);
-  row.takes = Takes::kMaybeOne;
-  row.value_if_none = value_if_none;
-  return row;
-}
-
 OptionRow& OptionRows::operator()(const std::string& name, uint64_t& field,
                                   const std::string& help) {
   return (*this)(name, field, "N", help + " (default " + std::to_string(field) + ")");
@@ -144,12 +141,7 @@ OptionRow& OptionRows::Output(const std::string& name, std::optional<std::string
 void OptionRows::Threads() {
   Group(kComputationGroup);
   const auto read = [](const std::string& text) {
-    const uint64_t count = ParsePositive("--threads", text);
-    if (count > kMostThreads) {
-      throw UsageError("--threads", "too large", "1 to " + std::to_string(kMostThreads),
-                       Quoted(text));
-    }
-    SetWantedThreads(static_cast<int>(count));
+    SetWantedThreads(static_cast<int>(ParsePositive("--threads", text, kMostThreads)));
   };
   Read("--threads", read, "N",
        "Maximum number of threads (default: $OMP_NUM_THREADS, else one per processor); the "
@@ -158,12 +150,7 @@ void OptionRows::Threads() {
 
 void OptionRows::Memory(uint64_t& bytes) {
   const auto read = [&bytes](const std::string& text) {
-    const uint64_t mebibytes = ParsePositive("--memory", text);
-    if (mebibytes > kMostMebibytes) {
-      throw UsageError("--memory", "too large", "1 to " + std::to_string(kMostMebibytes) + " MiB",
-                       Quoted(text));
-    }
-    bytes = mebibytes * kMebibyte;
+    bytes = ParsePositive("--memory", text, kMostMebibytes, " MiB") * kMebibyte;
   };
   Read("--memory", read, "MIB",
        "Memory in MiB for steps that are measured ahead (default " +

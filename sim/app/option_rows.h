@@ -25,8 +25,8 @@ inline constexpr const char* kEmulationGroup = "Emulation";
 inline constexpr const char* kComputationGroup = "Computation";
 inline constexpr const char* kOutputGroup = "Output";
 
-// What follows the name of an option: a flag takes nothing; several values are given by repeating
-// the option, or are all words that follow as arguments.
+// What follows the name of an option: a flag takes nothing, or maybe a value after '='; several
+// values are given by repeating the option, or are all words that follow as arguments.
 enum class Takes : uint8_t { kNothing, kMaybeOne, kOne, kSeveral };
 
 struct OptionRow {
@@ -112,10 +112,6 @@ class OptionRows {
 
   // A flag.
   OptionRow& operator()(const std::string& name, bool& field, const std::string& help);
-
-  // A flag that takes a value after '='; without one it is `value_if_none`.
-  OptionRow& OptionalValue(const std::string& name, std::string& field, const char* value,
-                           const char* value_if_none, const std::string& help);
 
   // An option with a value, for which `value` stands in the help; where the field is a list, it may
   // be given several times. `names` are those that the value may be; those of an enum are known.

@@ -17,7 +17,6 @@
 #include "dlsim/profile.h"
 #include "dlsim/sim/step.h"
 #include "sim/app/commands.h"
-#include "sim/app/profile_settings.h"
 #include "sim/app/shared_options.h"
 #include "sim/base/caller.h"
 #include "sim/base/number.h"
@@ -141,8 +140,8 @@ struct ProfileCommandOptions {
   std::vector<std::string> scaled, scales;
   StepRange steps;
   std::optional<std::string> json;
-  Accumulation accumulation = Accumulation::kQuantizeThenSum;
-  uint64_t accumulate_steps = 1, memory_bytes = kDefaultMemoryBytes;
+  uint64_t accumulate_steps = 1;
+  StepOptions step;
   DeviceChoice device;
   bool restart = false, quiet = false;
 
@@ -169,7 +168,7 @@ ProfileSettings SettingsOf(const ProfileCommandOptions& options, const TraceRead
   settings.scaled = ScaledFormatsOf(options.scaled, "--scaled-format");
   settings.mantissas = MantissasOf(options.scales, "--scale");
   settings.tensors = options.trace.options.tensors;
-  settings.accumulation = options.accumulation;
+  settings.accumulation = options.step.accumulation;
   settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
   settings.description = trace.description();
   return settings;
@@ -289,23 +288,15 @@ int RunProfile(const ProfileCommandOptions& options) {
   const ProfileWriter writer(options.output, settings,
                              options.restart ? Existing::kReplace : Existing::kContinue);
   LeaveOutFinished(writer, options.quiet, steps);
-  StepOptions step_options;
-  step_options.accumulation = settings.accumulation;
+  StepOptions step_options = options.step;
   step_options.mantissas = settings.mantissas;
   step_options.scaled = settings.scaled;
-  step_options.memory_bytes = options.memory_bytes;
   step_options.device = device.get();
   {
-    // Steps count alike: files of one trace hardly differ in size.
-    const double step_bytes =
-        static_cast<double>(trace.file_bytes()) / static_cast<double>(source.step_count);
-    const auto bytes = [&](size_t count) {
-      return static_cast<uint64_t>(step_bytes * static_cast<double>(count));
-    };
-    Progress progress("profile", bytes(steps.size()),
+    Progress progress("profile", BytesOfSteps(source, steps.size()),
                       options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
     ForEachStep(Writing(source, steps, writer), step_options, [&](size_t i, Step&) {
-      progress.Update(bytes(i + 1));
+      progress.Update(BytesOfSteps(source, i + 1));
       return true;
     });
   }
@@ -333,12 +324,12 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
          "Also loss scales of S times a power of two, such as 2e15; repeatable. Powers of two need "
          "no option");
   option.Group(kEmulationGroup);
-  option("--accumulate", accumulation, "RULE", kAccumulateHelp);
+  option("--accumulate", step.accumulation, "RULE", kAccumulateHelp);
   option("--grad-accum-steps", accumulate_steps,
          "Average N recorded steps into one optimizer step");
   VisitDevice(option, device);
   option.Threads();
-  option.Memory(memory_bytes);
+  option.Memory(step.memory_bytes);
   option.Group(kOutputGroup);
   OptionRow& folder =
       option("-o,--output", output, "FOLDER",

@@ -42,10 +42,8 @@ constexpr size_t kMostPaths = 4, kPlotWidth = 68, kPlotHeight = 12, kShortPlotHe
 struct ReplayCommandOptions {
   TraceArguments trace;
   ConfigArguments config;
-  ConversionOptions conversion;
   std::optional<Recipe> recipe;
-  RuleOptions rules;
-  std::optional<int64_t> accumulate_steps;
+  AskedAccumulation accumulation;
   SimulationRequest request;
   ReplayOptions replay;
   ResultPaths results;
@@ -60,18 +58,12 @@ struct ReplayCommandOptions {
   void Visit(OptionRows& option);
 };
 
-// Steps count alike in the progress line: files of one trace hardly differ in size.
-uint64_t BytesUntil(const StepSource& source, size_t step) {
-  const double share = static_cast<double>(step) / static_cast<double>(source.step_count);
-  return static_cast<uint64_t>(share * static_cast<double>(source.facts.file_bytes));
-}
-
 // What shapes all runs of the call, for the record.
 inline void Rows(const ReplayCommandOptions& of, RowSink& row) {
-  row("rounding", of.conversion.rounding, "how values are rounded");
-  row("overflow", of.conversion.overflow, "what becomes of values that are too large");
-  row("subnormals", of.conversion.subnormals, "what becomes of subnormal values");
-  row("seed", of.conversion.seed, "of stochastic rounding");
+  row("rounding", of.request.conversion.rounding, "how values are rounded");
+  row("overflow", of.request.conversion.overflow, "what becomes of values that are too large");
+  row("subnormals", of.request.conversion.subnormals, "what becomes of subnormal values");
+  row("seed", of.replay.step.seed, "of stochastic rounding");
   row("recipe", of.recipe.value_or(Recipe::kAutocast),
       "which values of the forward pass are in 16 bits");
   row("check", of.replay.checked, "which gradients cause a skipped step");
@@ -191,8 +183,8 @@ void StepScaled(const StepSource& source, std::span<const NamedScaledFormat> for
   Progress progress("replay, scaled formats", source.facts.file_bytes,
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
   AddScaled(ReplayScaled(
-                source, formats, [&](size_t steps) { progress.Update(BytesUntil(source, steps)); },
-                observer),
+                source, formats,
+                [&](size_t steps) { progress.Update(BytesOfSteps(source, steps)); }, observer),
             advice);
 }
 
@@ -225,7 +217,7 @@ Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
   options.replay.observer = [&](const ObservedStep& step) {
     if (files.csv) WriteCsvRows(step, configs, *files.csv);
-    progress.Update(BytesUntil(source, step.index + 1));
+    progress.Update(BytesOfSteps(source, step.index + 1));
   };
   WindowFinder windows(NamedFormats(configured.formats), options.request.conversion, options.replay,
                        options.recipe.value_or(Recipe::kAutocast));
@@ -305,11 +297,6 @@ int RunReplay(ReplayCommandOptions options) {
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   std::vector<NamedScaledFormat> scaled = TakeScaled(options);
   const bool only_scaled = !scaled.empty() && options.request.formats.empty();
-  options.request.conversion = options.conversion.Of({});
-  options.request.finite_test = options.rules.finite_test;
-  options.replay.checked = options.rules.checked;
-  options.replay.on_fatal = options.rules.on_fatal;
-  options.replay.step.seed = options.conversion.seed;
   const bool asks_for_policies = !options.request.policies.empty() || !options.config.paths.empty();
   if (!asks_for_policies && !only_scaled && AreCerebrasDumps(options.trace.paths)) {
     options.request.policies = {"cerebras"};
@@ -323,7 +310,7 @@ int RunReplay(ReplayCommandOptions options) {
   std::vector<NamedScaledFormat> all = scaled;
   std::ranges::copy(of_files, std::back_inserter(all));
   if (!options.recipe) options.recipe = configured.recipe;
-  AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
+  AskedAccumulation asked = options.accumulation;
   if (!asked.steps) asked.steps = configured.accumulate_steps;
   RequireRunFigures(options.expectations, runs, all);
   GradientInput input =
@@ -388,10 +375,12 @@ void VisitOutput(OptionRows& option, ReplayCommandOptions& options) {
                 "Write sparsity, denormals, norm and histogram of each recorded tensor as JSON, as "
                 "Cerebras' trainer logs them");
   VisitExpect(option, options.expectations, "skipped_steps<=3");
-  option.OptionalValue(
-      "--heat-map", options.heat_map, "BINS", "200",
-      "Add to the JSON what each tensor loses over time, in at most 200 bins of steps; "
-      "--heat-map=BINS for another number");
+  OptionRow& heat_map =
+      option("--heat-map", options.heat_map, "BINS",
+             "Add to the JSON what each tensor loses over time, in at most 200 bins of steps; "
+             "--heat-map=BINS for another number");
+  heat_map.takes = Takes::kMaybeOne;
+  heat_map.value_if_none = "200";
   option("--top", options.report.top, "Number of tensors in each list of the report");
   option("--by-layer", options.by_layer,
          "Add a table of the --top layers that lose most at the scales of each policy");
@@ -415,11 +404,11 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
          "policy only",
          ParameterNames());
-  conversion.Visit(option);
+  VisitConversion(option, request.conversion, replay.step.seed);
   VisitRecipe(option, recipe);
   VisitFloat32(option, float32);
-  rules.Visit(option);
-  VisitTraining(option, request, replay, accumulate_steps);
+  VisitRules(option, request.finite_test, accumulation, replay);
+  VisitTraining(option, request, replay, accumulation.steps);
   VisitDevice(option, device);
   option.Threads();
   option.Memory(replay.step.memory_bytes);

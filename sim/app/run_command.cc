@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line: the only file that knows CLI11, which takes six seconds to compile.
-#include "sim/app/run_command.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -13,7 +11,6 @@
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
-#include "sim/app/version_text.h"
 #include "sim/base/caller.h"
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"

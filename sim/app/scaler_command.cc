@@ -131,8 +131,10 @@ std::string DescribeTwins(int64_t at_step, const ScalerRun& whole,
 
 struct ScalerCommandOptions {
   ConfigArguments config;
-  std::string policy, steps, overflow_at, absmax, histogram, format;
-  std::string resume_at;
+  std::string policy, format;
+  std::optional<int64_t> steps, resume_at;
+  std::vector<int64_t> overflow_steps;
+  StepSignals signals;
   std::vector<std::string> settings, states;
   std::optional<std::string> json;
   OnFatal on_fatal = OnFatal::kStop;
@@ -157,37 +159,19 @@ void ApplyToScaler(const TrainingConfig& config, ScalerCommandOptions& options) 
   }
 }
 
-// What the options ask for.
-struct ScalerRequest {
-  const PolicyInfo& policy;
-  int64_t steps = 0;
-  std::vector<int64_t> overflow_steps;
-  StepSignals signals;
-  std::string format;
-  std::optional<int64_t> resume_at;
-};
-
-ScalerRequest ParseRequest(const ScalerCommandOptions& options) {
-  if (options.policy.empty() || options.steps.empty()) {
+// Refuses options that do not fit each other.
+void CheckOptions(const ScalerCommandOptions& options) {
+  if (options.policy.empty() || !options.steps) {
     throw UsageError("", "--policy and --steps are needed (or --list)");
   }
-  ScalerRequest request = {.policy = FindPolicy(options.policy),
-                           .steps = ParseInteger(options.steps, "--steps"),
-                           .overflow_steps = ParseOverflowList(options.overflow_at),
-                           .signals = {.absmax = ParseMagnitudeList(options.absmax),
-                                       .histogram = ParseHistogramList(options.histogram)},
-                           .format = options.format.empty() ? "" : ParseFormat(options.format).name,
-                           .resume_at = {}};
-  if (request.steps < 0) {
-    throw UsageError("--steps", "negative number", "0 or more", Quoted(options.steps));
+  const auto quoted = [](int64_t number) { return Quoted(std::to_string(number)); };
+  if (*options.steps < 0) {
+    throw UsageError("--steps", "negative number", "0 or more", quoted(*options.steps));
   }
-  if (options.resume_at.empty()) return request;
-  request.resume_at = ParseInteger(options.resume_at, "--resume-at");
-  if (*request.resume_at < 0 || *request.resume_at >= request.steps) {
-    throw UsageError("--resume-at", "not one of the steps",
-                     "0 to " + std::to_string(request.steps - 1), Quoted(options.resume_at));
-  }
-  return request;
+  if (!options.resume_at || (*options.resume_at >= 0 && *options.resume_at < *options.steps))
+    return;
+  throw UsageError("--resume-at", "not one of the steps",
+                   "0 to " + std::to_string(*options.steps - 1), quoted(*options.resume_at));
 }
 
 struct ScalerResult {
@@ -197,25 +181,24 @@ struct ScalerResult {
 };
 
 // Throws PolicyRefusal where the original refuses its parameters.
-ScalerResult RunAll(const ScalerRequest& request, const ScalerCommandOptions& options) {
-  const PolicyInfo& policy = request.policy;
-  const int64_t steps = request.steps;
-  ConfiguredScaler configured =
-      policy.make(ResolveParameters(policy, options.settings), request.format);
+ScalerResult RunAll(const PolicyInfo& policy, const ScalerCommandOptions& options) {
+  const int64_t steps = *options.steps;
+  const std::string format = options.format.empty() ? "" : ParseFormat(options.format).name;
+  ConfiguredScaler configured = policy.make(ResolveParameters(policy, options.settings), format);
   ScalerResult result = {.run = {}, .twins = {}, .notes = configured.notes};
-  if (!request.overflow_steps.empty() && request.overflow_steps.back() >= steps) {
+  if (!options.overflow_steps.empty() && options.overflow_steps.back() >= steps) {
     result.notes.push_back("overflow steps from " + std::to_string(steps) + " on have no effect");
   }
-  CheckSignals(policy.name, configured.scaler, steps, request.signals, result.notes);
+  CheckSignals(policy.name, configured.scaler, steps, options.signals, result.notes);
   RestoreState(options.states, std::string(policy.name), configured);
   result.run =
-      RunScaler(configured, steps, request.overflow_steps, options.on_fatal, request.signals);
-  if (!request.resume_at) return result;
+      RunScaler(configured, steps, options.overflow_steps, options.on_fatal, options.signals);
+  if (!options.resume_at) return result;
   for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
-    ScalerRun twin = RunScaler(configured, steps, request.overflow_steps, options.on_fatal,
-                               request.signals, Resume{*request.resume_at, kept});
+    ScalerRun twin = RunScaler(configured, steps, options.overflow_steps, options.on_fatal,
+                               options.signals, Resume{*options.resume_at, kept});
     const std::optional<int64_t> difference = FirstDifference(result.run, twin);
-    result.twins.push_back({*request.resume_at, kept, std::move(twin), difference});
+    result.twins.push_back({*options.resume_at, kept, std::move(twin), difference});
   }
   return result;
 }
@@ -227,12 +210,13 @@ int RunScalerCommand(ScalerCommandOptions options) {
   }
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
   if (config) ApplyToScaler(*config, options);
-  const ScalerRequest request = ParseRequest(options);
-  const std::string name(request.policy.name);
+  CheckOptions(options);
+  const PolicyInfo& policy = FindPolicy(options.policy);
+  const std::string name(policy.name);
   ScalerResult result;
   int exit_code = 0;
   try {
-    result = RunAll(request, options);
+    result = RunAll(policy, options);
   } catch (const PolicyRefusal& refusal) {
     result.run = RefusedRun(refusal);
     CurrentCaller().Say("policy " + name + ": " + refusal.type + ": " + refusal.message);
@@ -246,22 +230,30 @@ int RunScalerCommand(ScalerCommandOptions options) {
   }
   if (exit_code == 0 && !options.quiet && options.json != "-") {
     WriteReport((config ? DescribeConfig(*config) : "") + FormatRun(name, run, notes) +
-                (twins.empty() ? "" : DescribeTwins(*request.resume_at, run, twins)));
+                (twins.empty() ? "" : DescribeTwins(*options.resume_at, run, twins)));
   }
   return exit_code;
+}
+
+// A list that `parse` reads at once.
+template <class List>
+void VisitList(OptionRows& option, const char* name, List& list, List (*parse)(std::string_view),
+               const std::string& help) {
+  const auto read = [&list, parse](const std::string& text) { list = parse(text); };
+  option.Read(name, read, "LIST", help + "; @FILE reads a file");
 }
 
 void VisitSteps(OptionRows& option, ScalerCommandOptions& options) {
   option.Group(kInputGroup);
   option("--steps", options.steps, "N", "Number of steps to run; required without --list");
-  option("--overflow-at", options.overflow_at, "LIST",
-         "Steps that overflow, counted from 0, separated by commas or blanks; @FILE reads a file");
-  option("--absmax", options.absmax, "LIST",
-         "Largest unscaled magnitude of each step, for policies that use it (openseq2seq-logmax); "
-         "inf is an overflow; @FILE reads a file");
-  option("--histogram", options.histogram, "LIST",
-         "Number of scaled gradients below and above the edge in each step, as BELOW:ABOVE, for "
-         "policies that use them (popart); @FILE reads a file");
+  VisitList(option, "--overflow-at", options.overflow_steps, ParseOverflowList,
+            "Steps that overflow, counted from 0, separated by commas or blanks");
+  VisitList(option, "--absmax", options.signals.absmax, ParseMagnitudeList,
+            "Largest unscaled magnitude of each step, for policies that use it "
+            "(openseq2seq-logmax); inf is an overflow");
+  VisitList(option, "--histogram", options.signals.histogram, ParseHistogramList,
+            "Number of scaled gradients below and above the edge in each step, as BELOW:ABOVE, for "
+            "policies that use them (popart)");
 }
 
 void ScalerCommandOptions::Visit(OptionRows& option) {

@@ -2,12 +2,10 @@
 #include "sim/app/shared_options.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -18,14 +16,6 @@
 #include "sim/replay/replay_runs.h"
 
 namespace dlsim::sim {
-namespace {
-
-bool HasTensors(const TraceStep& step) {
-  return std::ranges::any_of(step.recordings,
-                             [](const Recording& recording) { return !recording.tensors.empty(); });
-}
-
-}  // namespace
 
 void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
   option.Choice<DType>("--npy-void", npy_void, {{"bf16", DType::kBF16}}, "bf16",
@@ -62,34 +52,30 @@ void RefuseProfiles(const TraceArguments& arguments) {
 
 TraceReader OpenTrace(const TraceArguments& arguments) {
   TraceReader trace = TraceReader::Open(arguments.paths, arguments.options);
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    for (const Recording& recording : trace.Load(i).recordings) {
+      if (!recording.tensors.empty()) return trace;
+    }
+  }
   const std::string& glob = arguments.options.tensors;
-  RequireTensors(arguments, glob == "*" ? "no tensors" : NoTensorMatches(glob), trace.step_count(),
-                 [&](size_t i) { return HasTensors(trace.Load(i)); });
-  return trace;
+  throw InputError(Printable(arguments.paths.front()),
+                   glob == "*" ? "no tensors" : NoTensorMatches(glob));
 }
 
 std::string NoTensorMatches(const std::string& glob) {
   return "no tensor matches --tensors " + Quoted(glob);
 }
 
-void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
-                    const std::function<bool(size_t step)>& has_tensors) {
-  for (size_t i = 0; i < steps; ++i) {
-    if (has_tensors(i)) return;
-  }
-  throw InputError(Printable(arguments.paths.front()), problem);
-}
-
-void ConversionOptions::Visit(OptionRows& option) {
+void VisitConversion(OptionRows& option, Conversion& conversion, uint64_t& seed) {
   option.Group(kEmulationGroup);
-  option("--rounding", rounding, "MODE",
+  option("--rounding", conversion.rounding, "MODE",
          "rne (default): to nearest, ties to even; rtz: toward zero; rna: to nearest, ties away "
          "from zero; ru, rd: up, "
          "down; sr: stochastic");
-  option("--overflow", overflow, "RULE",
+  option("--overflow", conversion.overflow, "RULE",
          "inf (default): overflow to infinity, as IEEE 754; saturate: clamp to the largest finite "
          "value");
-  option("--subnormals", subnormals, "RULE",
+  option("--subnormals", conversion.subnormals, "RULE",
          "keep (default), or flush: subnormal results become zero");
   option("--seed", seed, "Seed of stochastic rounding");
 }
@@ -148,13 +134,14 @@ void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions
          "checkpoint that holds only the loss scale, and without one");
 }
 
-void RuleOptions::Visit(OptionRows& option) {
+void VisitRules(OptionRows& option, std::optional<FiniteTest>& finite_test,
+                AskedAccumulation& accumulation, ReplayOptions& replay) {
   option("--finite-test", finite_test, "RULE",
          "Rule that decides whether a step is finite: elementwise, unscaled-elementwise, "
          "global-norm, scaled-norm or sum (default: the policy's own)");
-  VisitCheck(option, checked);
-  option("--accumulate", accumulation, "RULE", kAccumulateHelp);
-  VisitOnFatal(option, on_fatal);
+  VisitCheck(option, replay.checked);
+  option("--accumulate", accumulation.rule, "RULE", kAccumulateHelp);
+  VisitOnFatal(option, replay.on_fatal);
 }
 
 void VisitRecipe(OptionRows& option, std::optional<Recipe>& recipe) {
@@ -271,6 +258,11 @@ void VisitDevice(OptionRows& option, DeviceChoice& choice) {
               {"auto", "cpu", "cuda"});
 }
 
+uint64_t BytesOfSteps(const StepSource& source, size_t steps) {
+  const double share = static_cast<double>(steps) / static_cast<double>(source.step_count);
+  return static_cast<uint64_t>(share * static_cast<double>(source.facts.file_bytes));
+}
+
 std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes) {
   switch (choice.kind) {
     case DeviceChoice::Kind::kCpu:
@@ -281,12 +273,6 @@ std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t i
       break;
   }
   return input_bytes < kAutoDeviceBytes ? nullptr : OpenAnyDevice();
-}
-
-uint64_t BytesOfFile(const std::string& path) {
-  std::error_code failed;
-  const uintmax_t bytes = std::filesystem::file_size(path, failed);
-  return failed ? 0 : bytes;
 }
 
 void NoteDevice(const ComputeDevice* device) {

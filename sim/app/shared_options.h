@@ -5,15 +5,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "dlsim/codec.h"
+#include "dlsim/scaled_format.h"
 #include "dlsim/sim/forward.h"
 #include "dlsim/sim/replay.h"
+#include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 #include "sim/app/option_rows.h"
 #include "sim/base/device_choice.h"
@@ -41,27 +42,14 @@ void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void);
 void RefuseProfiles(const TraceArguments& arguments);
 
 // Opens the trace that the arguments name, none of them a profile. Throws InputError if it has no
-// matching tensor.
+// matching tensor: an empty result would look like a good one.
 TraceReader OpenTrace(const TraceArguments& arguments);
 
 // Says that a pattern matches nothing.
 std::string NoTensorMatches(const std::string& glob);
 
-// Throws InputError with this problem if no step has tensors: an empty result would look like a
-// good one.
-void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
-                    const std::function<bool(size_t step)>& has_tensors);
-
-struct ConversionOptions {
-  Rounding rounding = Rounding::kNearestEven;
-  Overflow overflow = Overflow::kInfinity;
-  Subnormals subnormals = Subnormals::kKeep;
-  uint64_t seed = 0;
-
-  // --rounding, --overflow, --subnormals and --seed.
-  void Visit(OptionRows& option);
-  Conversion Of(const Format& format) const { return {format, rounding, overflow, subnormals}; }
-};
+// --rounding, --overflow, --subnormals and --seed.
+void VisitConversion(OptionRows& option, Conversion& conversion, uint64_t& seed);
 
 // Returns the value of --scale; throws UsageError unless it is a positive float32 number.
 float ParseScale(const std::string& text);
@@ -71,16 +59,17 @@ float ParseScale(const std::string& text);
 void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions& replay,
                    std::optional<int64_t>& accumulate_steps);
 
+// What the user asked for of micro-steps and of steps that make one; a profile decides what was
+// not.
+struct AskedAccumulation {
+  std::optional<Accumulation> rule;
+  std::optional<int64_t> steps;
+};
+
 // What makes a step skip or end, of the commands that run policies: --finite-test, --check,
 // --accumulate and --on-fatal; and those alone that other commands have.
-struct RuleOptions {
-  std::optional<FiniteTest> finite_test;
-  Checked checked = Checked::kParameterGradients;
-  std::optional<Accumulation> accumulation;
-  OnFatal on_fatal = OnFatal::kStop;
-
-  void Visit(OptionRows& option);
-};
+void VisitRules(OptionRows& option, std::optional<FiniteTest>& finite_test,
+                AskedAccumulation& accumulation, ReplayOptions& replay);
 
 // --recipe: nothing if it is not given.
 void VisitRecipe(OptionRows& option, std::optional<Recipe>& recipe);
@@ -113,14 +102,22 @@ inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
 // --device.
 void VisitDevice(OptionRows& option, DeviceChoice& choice);
 
+// Returns the bytes that so many steps of an input are, for its progress: steps count alike, since
+// files of one trace hardly differ in size.
+uint64_t BytesOfSteps(const StepSource& source, size_t steps);
+
 // Opens the device for an input of this size in bytes; null is the CPU. For kCuda throws Error
 // (exit code 3) if the device is not usable; kAuto then means the CPU.
 std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes);
 
-// Returns the size of a file; 0 if there is none, which whoever opens it will say.
-uint64_t BytesOfFile(const std::string& path);
-
 // Tells on standard error what computes, unless it is the CPU.
 void NoteDevice(const ComputeDevice* device);
+
+// What users ask a profile to hold, also of Python's writer; errors name `place`. Returns
+// ProfileSettings::mantissas for loss scales, of which powers of two need none, and
+// ProfileSettings::scaled for the names of formats, without repeated ones. In profile_command.cc.
+std::vector<float> MantissasOf(const std::vector<std::string>& scales, const std::string& place);
+std::vector<NamedScaledFormat> ScaledFormatsOf(const std::vector<std::string>& names,
+                                               const std::string& place);
 
 }  // namespace dlsim::sim

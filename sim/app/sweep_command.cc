@@ -28,11 +28,12 @@ struct SweepCommandOptions {
   std::optional<std::string> grid_file, gridded;
   std::vector<std::string> formats, policies, settings, vary;
   std::optional<uint64_t> random, limit;
-  ConversionOptions conversion;
-  RuleOptions rules;
-  std::optional<int64_t> accumulate_steps;
+  Conversion conversion;
+  std::optional<FiniteTest> finite_test;
+  AskedAccumulation accumulation;
+  ReplayOptions replay;
   RankBy sort = RankBy::kLoss;
-  uint64_t top = 20, memory_bytes = kDefaultMemoryBytes;
+  uint64_t top = 20;
   DeviceChoice device;
   ResultPaths results;
 
@@ -83,35 +84,26 @@ SweepGrid GridOf(const SweepCommandOptions& options, const std::optional<Trainin
   if (!options.formats.empty()) grid.formats = options.formats;
   if (!options.policies.empty()) grid.policies = options.policies;
   if (options.random) grid.random = options.random;
-  if (options.conversion.seed != 0) grid.seed = options.conversion.seed;
+  if (options.replay.step.seed != 0) grid.seed = options.replay.step.seed;
   grid.limit = options.limit.value_or(grid.limit);
   SortAxes(grid);
   if (config) AddConfig(*config, grid);
   if (grid.formats.empty()) grid.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (grid.policies.empty()) grid.policies = {"cerebras"};
   if (grid.roundings.empty()) grid.roundings = {std::string(NameOf(options.conversion.rounding))};
-  grid.conversion = options.conversion.Of({});
-  grid.finite_test = options.rules.finite_test;
+  grid.conversion = options.conversion;
+  grid.finite_test = options.finite_test;
   if (config && !grid.finite_test) grid.finite_test = config->finite_test;
   return grid;
 }
 
-// Opens the trace or profile, and completes the options by it.
-GradientInput OpenInput(SweepCommandOptions& options, const std::optional<TrainingConfig>& config,
-                        ReplayOptions& replay) {
-  AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
-  if (config && !asked.steps) asked.steps = config->accumulate_steps;
-  return OpenGradients(asked, options.trace, options.device, replay, ForwardAlone::kRefused);
-}
-
-SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandOptions& options,
-                ReplayOptions replay) {
+SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandOptions& options) {
   const uint64_t count = plan.runs.size();
   Progress progress("sweep", count * input.source.step_count,
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kPolicySteps);
   const SweepOptions sweep = {
-      std::move(replay), [&](size_t steps_done) { progress.Update(steps_done * count); },
+      options.replay, [&](size_t steps_done) { progress.Update(steps_done * count); },
       options.trace.options.tensors,
       options.sort == RankBy::kLoss ? SearchWindows::kYes : SearchWindows::kNo};
   std::vector<std::string> formats;
@@ -133,8 +125,8 @@ void RecordRows(const SweepCommandOptions& options, const SweepGrid& grid,
   row("subnormals", options.conversion.subnormals, "what becomes of subnormal values");
   row("seed", grid.seed, "of stochastic rounding, and of random combinations");
   row("random", grid.random, "number of random combinations; null: all were tried");
-  row("check", options.rules.checked, "which gradients cause a skipped step");
-  row("on_fatal", options.rules.on_fatal, "what a fatal error of the policy does");
+  row("check", options.replay.checked, "which gradients cause a skipped step");
+  row("on_fatal", options.replay.on_fatal, "what a fatal error of the policy does");
   row("tensors", options.trace.options.tensors, "the pattern of those that are read");
   row("finite_test", grid.finite_test, "rule that decides whether a step is finite",
       kLeftOutIfEmpty);
@@ -146,16 +138,15 @@ int RunSweep(SweepCommandOptions options) {
   const std::optional<TrainingConfig> config = ReadConfigOfUnclippedRuns(options.config);
   const SweepGrid grid = GridOf(options, config);
   SweepPlan plan = PlanSweep(grid);
-  ReplayOptions replay;
-  replay.step.seed = grid.seed;
-  replay.step.memory_bytes = options.memory_bytes;
-  replay.checked = options.rules.checked;
-  replay.on_fatal = options.rules.on_fatal;
-  const GradientInput input = OpenInput(options, config, replay);
+  options.replay.step.seed = grid.seed;
+  AskedAccumulation micro_steps = options.accumulation;
+  if (config && !micro_steps.steps) micro_steps.steps = config->accumulate_steps;
+  const GradientInput input = OpenGradients(micro_steps, options.trace, options.device,
+                                            options.replay, ForwardAlone::kRefused);
   if (!options.results.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source.facts;
   ResultFiles files(options.results);
-  SweepRun run = RunAll(input, plan, options, replay);
+  SweepRun run = RunAll(input, plan, options);
   const SweepResult result = ResultOf(grid, plan, options.sort, std::move(run));
   if (files.json) {
     const auto asked = [&](RowSink& row) { RecordRows(options, grid, config, row); };
@@ -196,13 +187,13 @@ void SweepCommandOptions::Visit(OptionRows& option) {
   trace.Visit(option);
   config.Visit(option);
   VisitGrid(option, *this);
-  conversion.Visit(option);
-  rules.Visit(option);
-  option("--grad-accum-steps", accumulate_steps, "N",
+  VisitConversion(option, conversion, replay.step.seed);
+  VisitRules(option, finite_test, accumulation, replay);
+  option("--grad-accum-steps", accumulation.steps, "N",
          "Average N recorded steps into one optimizer step (default 1)");
   VisitDevice(option, device);
   option.Threads();
-  option.Memory(memory_bytes);
+  option.Memory(replay.step.memory_bytes);
   option.Group(kOutputGroup);
   option("--sort", sort, "BY",
          "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "

@@ -269,10 +269,6 @@ void Rows(const TrainingConfig& of, RowSink& row) {
 
 namespace {
 
-void AddDefaults(SimulationRequest& request) {
-  if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
-}
-
 // File names tell the files apart, else their paths do.
 std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
   std::vector<std::string> names;
@@ -286,13 +282,8 @@ std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
   return names;
 }
 
-// A format with scales of its own is listed with those of the rest of the training.
-void TakeScaled(const TrainingConfig& config, bool asked, ConfiguredRuns& made) {
-  if (asked || config.scaled.empty()) return;
-  if (std::ranges::count(made.scaled, config.scaled) == 0) made.scaled.push_back(config.scaled);
-}
-
-void AddRuns(const SimulationRequest& request, const std::string& config, ConfiguredRuns& made) {
+void AddRuns(SimulationRequest& request, const std::string& config, ConfiguredRuns& made) {
+  if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   std::vector<SimulationRun> runs = PrepareRuns(request);
   for (SimulationRun& run : runs) run.config = config;
   std::ranges::move(runs, std::back_inserter(made.runs));
@@ -307,19 +298,13 @@ std::string ClippingText(const Clipping& clipping) {
 }
 
 // Steps are summed as they are read, for all runs alike.
-void TakeAccumulation(const TrainingConfig& config, const std::string& path, bool first,
-                      ConfiguredRuns& made) {
+void TakeAccumulation(const TrainingConfig& config, bool first, ConfiguredRuns& made) {
   if (first) made.accumulate_steps = config.accumulate_steps;
   if (config.accumulate_steps.value_or(1) == made.accumulate_steps.value_or(1)) return;
-  throw UsageError("--config", "files that sum different numbers of steps cannot be compared",
-                   std::to_string(made.accumulate_steps.value_or(1)) + " as in the first",
-                   std::to_string(config.accumulate_steps.value_or(1)) + " in " + Quoted(path));
-}
-
-// Files that differ are judged as autocast, which holds less in 16 bits.
-void TakeRecipe(const TrainingConfig& config, ConfiguredRuns& made) {
-  const Recipe recipe = RecipeOf(config);
-  made.recipe = made.recipe.value_or(recipe) == recipe ? recipe : Recipe::kAutocast;
+  throw UsageError(
+      "--config", "files that sum different numbers of steps cannot be compared",
+      std::to_string(made.accumulate_steps.value_or(1)) + " as in the first",
+      std::to_string(config.accumulate_steps.value_or(1)) + " in " + Quoted(config.path));
 }
 
 }  // namespace
@@ -335,33 +320,31 @@ void Rows(const ConfigRecord& of, RowSink& row) {
 
 ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, SimulationRequest& request) {
   const std::vector<TrainingConfig> configs = ReadConfigs(arguments);
-  ConfiguredRuns made;
-  if (configs.size() < 2) {
-    if (!configs.empty()) {
-      TakeScaled(configs[0], !request.formats.empty(), made);
-      ApplyConfig(configs[0], request);
-      made.accumulate_steps = configs[0].accumulate_steps;
-      TakeRecipe(configs[0], made);
-      made.configs = {{configs[0], "", {}}};
-      made.text = DescribeConfig(configs[0]);
-    }
-    AddDefaults(request);
-    AddRuns(request, "", made);
-    return made;
-  }
   const std::vector<std::string> names = NamesOf(arguments.paths);
+  const bool several = configs.size() > 1;
+  const SimulationRequest asked = request;
+  ConfiguredRuns made;
   for (size_t i = 0; i < configs.size(); ++i) {
-    SimulationRequest own = request;
-    TakeScaled(configs[i], !request.formats.empty(), made);
-    ApplyConfig(configs[i], own);
-    AddDefaults(own);
-    TakeAccumulation(configs[i], arguments.paths[i], i == 0, made);
-    TakeRecipe(configs[i], made);
-    AddRuns(own, names[i], made);
-    made.configs.push_back({configs[i], names[i], own.clipping});
-    made.text += DescribeConfig(configs[i]);
-    if (own.clipping.enabled()) made.text += ClippingText(own.clipping) + "\n";
+    const TrainingConfig& config = configs[i];
+    request = asked;
+    // A format with scales of its own is listed with those of the rest of the training.
+    if (asked.formats.empty() && !config.scaled.empty() &&
+        std::ranges::count(made.scaled, config.scaled) == 0) {
+      made.scaled.push_back(config.scaled);
+    }
+    ApplyConfig(config, request);
+    TakeAccumulation(config, i == 0, made);
+    // Files that differ are judged as autocast, which holds less in 16 bits.
+    const Recipe recipe = RecipeOf(config);
+    made.recipe = made.recipe.value_or(recipe) == recipe ? recipe : Recipe::kAutocast;
+    AddRuns(request, several ? names[i] : "", made);
+    made.configs.push_back(
+        {config, several ? names[i] : "", several ? request.clipping : Clipping()});
+    made.text += DescribeConfig(config);
+    if (several && request.clipping.enabled()) made.text += ClippingText(request.clipping) + "\n";
   }
+  if (configs.empty()) AddRuns(request, "", made);
+  if (several) request = asked;
   return made;
 }
 

@@ -30,7 +30,7 @@ namespace {
 struct TuneCommandOptions {
   TraceArguments trace;
   ConfigArguments config;
-  ConversionOptions conversion;
+  Conversion conversion;
   std::vector<std::string> formats;
   std::optional<std::string> policy;
   std::optional<Recipe> recipe;
@@ -81,7 +81,7 @@ TuneRequest MakeRequest(const TuneCommandOptions& options,
   if (options.policy) request.policy = *options.policy;
   if (options.emit && !options.policy) request.policy = PolicyOf(*options.emit);
   if (!options.emit) request.fp16_policies = {"cerebras-2.10", "deepspeed", "torch"};
-  request.conversion = options.conversion.Of({});
+  request.conversion = options.conversion;
   const Recipe default_recipe = config ? RecipeOf(*config) : Recipe::kAutocast;
   request.recipe = options.recipe.value_or(default_recipe);
   for (const std::string& format : request.formats)
@@ -96,10 +96,9 @@ auto WithProgress(const std::string& title, const StepSource& source,
   std::optional<Progress> progress;
   ReplayOptions replay = options.replay;
   replay.observer = [&](const ObservedStep& step) {
-    const uint64_t bytes = source.facts.file_bytes;
     const ProgressMode mode = options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
-    if (step.index == 0) progress.emplace(title, bytes, mode);  // a pass begins
-    progress->Update(bytes * (step.index + 1) / source.step_count);
+    if (step.index == 0) progress.emplace(title, source.facts.file_bytes, mode);  // a pass begins
+    progress->Update(BytesOfSteps(source, step.index + 1));
   };
   return pass(replay);
 }
@@ -180,7 +179,7 @@ void TuneCommandOptions::Visit(OptionRows& option) {
       "--policy", policy, "NAME",
       "Policy to tune (default: torch for fp16, else cerebras-2.10; or the one that --emit needs)",
       PolicyNames());
-  conversion.Visit(option);
+  VisitConversion(option, conversion, replay.step.seed);
   VisitRecipe(option, recipe);
   VisitFloat32(option, float32);
   VisitCheck(option, replay.checked);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/app/version_text.h"
-
+// What the command says of itself.
 #include "dlsim/simd.h"
+#include "sim/app/commands.h"
 #include "sim/base/rows.h"
 #include "sim/dlsim_commit.h"
 

@@ -8,14 +8,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
 #include "sim/base/temporary_files.h"
-#include "sim/base/write_bytes.h"
-#include "src/base/link_target.h"
+#include "src/base/write_bytes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -29,7 +30,28 @@ bool IsSpecialFile(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
 }
 
+// Gives an open file the permissions of the file `target` that it is to replace, if there is one.
+// Whoever may not change them, on some file systems, keeps those of a new file.
+void KeepMode(const std::string& target, int descriptor) {
+  struct stat status = {};
+  if (stat(target.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  [[maybe_unused]] const int changed = fchmod(descriptor, status.st_mode & 0777);
+}
+
 }  // namespace
+
+std::optional<std::string> LinkTarget(const std::string& path) {
+  constexpr int kMaxLinks = 40;  // as Linux does
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    if (!std::filesystem::is_symlink(std::filesystem::symlink_status(target, error)))
+      return target.string();
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+    if (error) break;
+  }
+  return std::nullopt;
+}
 
 OutputFile::OutputFile(const std::string& path) : path_(path) {
   buffer_.reserve(kBufferBytes);

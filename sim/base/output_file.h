@@ -43,6 +43,10 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
+// Follows symbolic links at the end of `path`, also to a file that does not exist yet. Returns
+// nothing if they do not end.
+std::optional<std::string> LinkTarget(const std::string& path);
+
 // Writes a whole result; "-" is standard output.
 void WriteOutput(const std::string& path, std::string_view text);
 

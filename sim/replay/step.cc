@@ -421,7 +421,7 @@ void Step::CountDetails(std::span<OpenQuestion> open) const {
               Converted(spec, question.conversion.rounding, std::bit_cast<float>(bits), scale);
           return passes(scaled, scaled * (1.0f / scale));
         };
-        first[t] = as_before ? first[t - 1] : FirstMagnitudeWithin(0, codec::kInfinityBits, holds);
+        first[t] = as_before ? first[t - 1] : FirstMagnitude(0, codec::kInfinityBits, holds);
         if (one.why[t] != nullptr) continue;
         const auto told = CountFrom(tables_.parts.front()[t], first[t]);
         all = all && told;

@@ -49,7 +49,7 @@ class MagnitudeBins {
       lows_.push_back(std::bit_cast<uint32_t>(std::ldexp(1.0f, exponent)));
     }
     for (const double limit : limits) {
-      lows_.push_back(FirstMagnitude([&](uint32_t magnitude) {
+      lows_.push_back(FirstMagnitude(1, codec::kInfinityBits, [&](uint32_t magnitude) {
         return LimitOf(limits, std::bit_cast<float>(magnitude)) > limit;
       }));
     }

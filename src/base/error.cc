@@ -36,9 +36,7 @@ Error UsageError(std::string_view place, std::string_view problem, std::string_v
   return Error(ErrorKind::kUsage, place, problem, expected, got);
 }
 
-std::string Printable(std::string_view text) {
-  return EscapeHidden(text, "'\"", kMaxPrintedBytes);
-}
+std::string Printable(std::string_view text) { return EscapeHidden(text, "'\"", kMaxPrintedBytes); }
 
 std::string Quoted(std::string_view text) { return "'" + Printable(text) + "'"; }
 

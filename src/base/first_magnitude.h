@@ -4,14 +4,12 @@
 
 #include <cstdint>
 
-#include "dlsim/codec.h"
-
 namespace dlsim {
 
 // Returns the smallest magnitude from `begin` up to `end` at which a monotone predicate of float32
 // magnitude bits holds, else `end`.
 template <class Predicate>
-uint32_t FirstMagnitudeWithin(uint32_t begin, uint32_t end, const Predicate& holds) {
+uint32_t FirstMagnitude(uint32_t begin, uint32_t end, const Predicate& holds) {
   while (begin < end) {
     const uint32_t middle = begin + (end - begin) / 2;
     if (holds(middle)) {
@@ -21,12 +19,6 @@ uint32_t FirstMagnitudeWithin(uint32_t begin, uint32_t end, const Predicate& hol
     }
   }
   return begin;
-}
-
-// The same among all that are finite and not zero, else that of infinity.
-template <class Predicate>
-uint32_t FirstMagnitude(const Predicate& holds) {
-  return FirstMagnitudeWithin(1, codec::kInfinityBits, holds);
 }
 
 }  // namespace dlsim

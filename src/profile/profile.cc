@@ -13,13 +13,13 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <concepts>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <limits>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -29,6 +29,7 @@
 
 #include "dlsim/error.h"
 #include "src/base/check.h"
+#include "src/base/write_bytes.h"
 #include "src/table/exact_sum.h"
 #include "src/trace/npz.h"
 #include "src/trace/read_only_file.h"
@@ -44,7 +45,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kSchema = "dlsim.profile/2", kStepSchema = "dlsim.profile-step/2";
 constexpr const char* kSettingsName = "profile.json";
 constexpr uint64_t kMostSettingsBytes = uint64_t{1} << 25;
-constexpr int64_t kMostMantissas = 64, kMostParts = 1 << 20;
+constexpr size_t kMostMantissas = 64, kMostParts = 1 << 20;
 
 // ---- Files of the folder
 
@@ -87,33 +88,6 @@ std::string WithoutSlash(std::string folder) {
   return folder;
 }
 
-// A descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
-bool WriteAll(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count == 0) errno = ENOSPC;
-    if (count <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
-
 // A temporary file, locked as long as its writer lives: whoever can lock it may remove it.
 class Temporary {
  public:
@@ -146,7 +120,7 @@ class Temporary {
   Temporary& operator=(const Temporary&) = delete;
 
   void Write(std::string_view bytes) const {
-    if (!WriteAll(descriptor_, bytes)) Fail(target_, "cannot be written");
+    if (!WriteBytes(descriptor_, bytes)) Fail(target_, "cannot be written");
     int failed = fsync(descriptor_);
     while (failed != 0 && errno == EINTR) failed = fsync(descriptor_);
     if (failed != 0) Fail(target_, "cannot be written");
@@ -177,34 +151,38 @@ void RemoveAbandoned(const std::string& folder, const std::vector<std::string>& 
   for (const std::string& name : names) {
     if (!IsTemporary(name)) continue;
     const std::string path = folder + "/" + name;
-    const Descriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (file.number() < 0 || flock(file.number(), LOCK_EX | LOCK_NB) != 0) continue;
-    unlink(path.c_str());
+    const int descriptor = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (descriptor < 0) continue;
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) unlink(path.c_str());
+    close(descriptor);
   }
 }
 
 // Keeps a file's name where the machine fails next.
 void SyncFolder(const std::string& folder) {
-  const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.number() >= 0) fsync(directory.number());
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  fsync(descriptor);
+  close(descriptor);
 }
 
 // ---- Settings
 
-Json SettingsJson(const ProfileSettings& settings) {
-  Json json;
+// The JSON of both files is made as one of nlohmann's types: ordered to write it, sorted to compare
+// it with what was read.
+template <class AnyJson>
+AnyJson SettingsJson(const ProfileSettings& settings) {
+  AnyJson json;
   json["schema"] = std::string(kSchema);
-  json["scaled_formats"] = Json::array();
+  json["scaled_formats"] = AnyJson::array();
   for (const NamedScaledFormat& format : settings.scaled) {
     json["scaled_formats"].push_back(format.name);
   }
-  json["mantissas"] = Json::array();
-  for (const float mantissa : settings.mantissas) json["mantissas"].push_back(double{mantissa});
+  json["mantissas"] = settings.mantissas;
   json["tensors"] = settings.tensors;
   json["accumulation"] = NameOf(settings.accumulation);
   json["accumulate_steps"] = settings.accumulate_steps;
-  json["description"] = Json::object();
-  for (const auto& [key, value] : settings.description) json["description"][key] = value;
+  json["description"] = settings.description;
   return json;
 }
 
@@ -224,80 +202,77 @@ std::string Hex(uint64_t number) {
 
 // Steps name the settings that they were made with.
 std::string SettingsKey(const ProfileSettings& settings) {
-  const std::string text = Dump(kSettingsName, SettingsJson(settings));
+  const std::string text = Dump(kSettingsName, SettingsJson<Json>(settings));
   return Hex(XXH3_64bits(text.data(), text.size()));
 }
 
 // Reads JSON with what a defect means: `read` may throw nlohmann's exceptions.
 template <class Read>
-auto ReadJson(const std::string& place, const std::string& text, const Read& read) {
-  const Json json = ParseStrictJson<Json>(place, text);
+auto ReadJson(const std::string& place, const std::string& text, std::string_view schema,
+              const Read& read) {
+  const nlohmann::json json = ParseStrictJson(place, text);
   try {
+    const std::string got = json.at("schema").get<std::string>();
+    if (got != schema) throw InputError(place, "unknown schema", Quoted(schema), Quoted(got));
     return read(json);
   } catch (const nlohmann::json::exception& exception) {
     throw InputError(place, "damaged: " + JsonMessage(exception));
   }
 }
 
-void RequireSchema(const std::string& place, const Json& json, std::string_view schema) {
-  const std::string got = json.at("schema").get<std::string>();
-  if (got != schema) throw InputError(place, "unknown schema", Quoted(schema), Quoted(got));
+[[noreturn]] void RefuseValue(const std::string& place, const std::string& key,
+                              const nlohmann::json& got, const std::string& expected = {}) {
+  throw InputError(place, "damaged: '" + Printable(key) + "' has a wrong value", expected,
+                   Printable(got.dump()));
 }
 
-int64_t NumberIn(const std::string& place, const Json& json, const char* key, int64_t least,
-                 int64_t most) {
-  const Json& value = json.at(key);
-  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t(most)
-                                               : value.is_number_integer();
-  if (fits && value.get<int64_t>() >= least && value.get<int64_t>() <= most) {
-    return value.get<int64_t>();
+// Throws for the first value that is not as what was read of it would be written: numbers of
+// another kind or size become others as they are read, and names that are not known.
+void RequireWritten(const std::string& place, const nlohmann::json& json,
+                    const nlohmann::json& written) {
+  for (const auto& [key, value] : json.items()) {
+    const auto found = written.find(key);
+    const std::string expected = found == written.end() ? "" : found->dump();
+    if (expected != value.dump()) RefuseValue(place, key, value);
   }
-  throw InputError(place, "damaged: '" + std::string(key) + "' has a wrong value",
-                   std::to_string(least) + " to " + std::to_string(most), Printable(value.dump()));
 }
 
+// Of a name that is none: RequireWritten finds it.
 template <NamedEnum E>
-E NameIn(const std::string& place, const Json& json, const char* key) {
-  const std::string text = json.at(key).get<std::string>();
-  if (const std::optional<E> value = ValueNamed<E>(text)) return *value;
-  throw InputError(place, "damaged: unknown " + std::string(key), {}, Quoted(text));
-}
-
-std::map<std::string, std::string> TextsIn(const Json& json) {
-  std::map<std::string, std::string> texts;
-  for (const auto& [key, value] : json.items()) texts[key] = value.get<std::string>();
-  return texts;
+E NameIn(const nlohmann::json& json, const char* key) {
+  return ValueNamed<E>(json.at(key).get<std::string>()).value_or(E{});
 }
 
 ProfileSettings ReadSettings(const std::string& folder) {
   const std::string path = folder + "/" + kSettingsName, place = Printable(path);
-  return ReadJson(place, ReadTextFile(path, kMostSettingsBytes), [&](const Json& json) {
-    RequireSchema(place, json, kSchema);
+  const auto read = [&](const nlohmann::json& json) {
     ProfileSettings settings;
-    for (const Json& name : json.at("scaled_formats")) {
+    for (const nlohmann::json& name : json.at("scaled_formats")) {
       try {
         settings.scaled.push_back(ParseScaledFormat(name.get<std::string>()));
       } catch (const Error& error) {
         throw InputError(place, std::string("damaged: ") + error.what());
       }
     }
-    for (const Json& number : json.at("mantissas")) {
-      const auto mantissa = static_cast<float>(number.get<double>());
-      const bool ascends = settings.mantissas.empty() || settings.mantissas.back() < mantissa;
-      if (!(mantissa > 1 && mantissa < 2 && ascends) || double{mantissa} != number.get<double>() ||
-          settings.mantissas.size() == kMostMantissas) {
-        throw InputError(place, "damaged: 'mantissas' has a wrong value",
-                         "ascending float32 numbers between 1 and 2", Printable(number.dump()));
-      }
-      settings.mantissas.push_back(mantissa);
-    }
+    settings.mantissas = json.at("mantissas").get<std::vector<float>>();
     settings.tensors = json.at("tensors").get<std::string>();
-    settings.accumulation = NameIn<Accumulation>(place, json, "accumulation");
-    settings.accumulate_steps =
-        NumberIn(place, json, "accumulate_steps", 1, std::numeric_limits<int64_t>::max());
-    settings.description = TextsIn(json.at("description"));
+    settings.accumulation = NameIn<Accumulation>(json, "accumulation");
+    settings.accumulate_steps = json.at("accumulate_steps").get<int64_t>();
+    settings.description = json.at("description").get<std::map<std::string, std::string>>();
+    RequireWritten(place, json, SettingsJson<nlohmann::json>(settings));
+    const std::vector<float>& mantissas = settings.mantissas;
+    if (std::ranges::any_of(mantissas, [](float m) { return !(m > 1 && m < 2); }) ||
+        std::ranges::adjacent_find(mantissas, std::greater_equal()) != mantissas.end() ||
+        mantissas.size() > kMostMantissas) {
+      RefuseValue(place, "mantissas", json.at("mantissas"),
+                  "ascending float32 numbers between 1 and 2");
+    }
+    if (settings.accumulate_steps < 1) {
+      RefuseValue(place, "accumulate_steps", json.at("accumulate_steps"), "1 or more");
+    }
     return settings;
-  });
+  };
+  return ReadJson(place, ReadTextFile(path, kMostSettingsBytes), kSchema, read);
 }
 
 // Throws for the first setting that a profile has otherwise than it is asked for.
@@ -540,30 +515,38 @@ void ForEachTable(Step& step, const Visit& visit) {
   for (auto& [mantissa, tables] : step.by_mantissa) parts(tables, mantissa);
 }
 
-Json HeadJson(const StepTables& step, const ProfileSettings& settings) {
-  Json json;
+// A step without tables, and what they will be.
+struct Head {
+  StepTables step;
+  size_t parts = 0;
+  bool sums = false;
+};
+
+template <class AnyJson>
+AnyJson HeadJson(const StepTables& step, size_t parts, bool sums, const ProfileSettings& settings) {
+  AnyJson json;
   json["schema"] = std::string(kStepSchema);
   json["settings"] = SettingsKey(settings);
   json["step"] = step.step;
-  json["parts"] = step.parts.size();
+  json["parts"] = parts;
   json["micro_steps"] = step.micro_steps;
-  json["sums"] = !step.sums.empty();
+  json["sums"] = sums;
   json["gradients"] = step.gradients;
-  json["tensors"] = Json::array();
+  json["tensors"] = AnyJson::array();
   for (const TensorInfo& tensor : step.tensors) {
     json["tensors"].push_back({{"name", tensor.name},
                                {"role", NameOf(tensor.role)},
                                {"dtype", NameOf(tensor.dtype)},
                                {"shape", tensor.shape}});
   }
-  json["files"] = Json::array();
+  json["files"] = AnyJson::array();
   for (const RecordedFile& file : step.files) {
-    json["files"].push_back({{"name", file.name},
-                             {"bytes", file.bytes},
-                             {"content", file.content == 0 ? Json() : Json(Hex(file.content))}});
+    json["files"].push_back(
+        {{"name", file.name},
+         {"bytes", file.bytes},
+         {"content", file.content == 0 ? AnyJson() : AnyJson(Hex(file.content))}});
   }
-  json["metadata"] = Json::object();
-  for (const auto& [key, value] : step.metadata) json["metadata"][key] = value;
+  json["metadata"] = step.metadata;
   return json;
 }
 
@@ -571,7 +554,8 @@ constexpr const char* kBytesType = "|u1";
 
 std::string EncodeStep(const std::string& place, const StepTables& step,
                        const ProfileSettings& settings) {
-  const std::string head = Dump(place, HeadJson(step, settings));
+  const std::string head =
+      Dump(place, HeadJson<Json>(step, step.parts.size(), !step.sums.empty(), settings));
   std::vector<TableRow> tables;
   std::vector<ValueRow> values;
   std::vector<ChannelRow> channels;
@@ -626,61 +610,10 @@ void CheckStep(const StepTables& step, const ProfileSettings& settings) {
   }
 }
 
-// A step without tables, and what they will be.
-struct Head {
-  StepTables step;
-  size_t parts = 0;
-  bool sums = false;
-};
-
-std::vector<TensorInfo> TensorsIn(const std::string& place, const Json& json) {
-  std::vector<TensorInfo> tensors;
-  std::set<std::string> names;
-  for (const Json& entry : json) {
-    TensorInfo& tensor = tensors.emplace_back();
-    tensor.name = entry.at("name").get<std::string>();
-    if (!names.insert(tensor.name).second) {
-      throw InputError(place, "damaged: two tensors of one name", {}, Quoted(tensor.name));
-    }
-    tensor.role = NameIn<Role>(place, entry, "role");
-    tensor.dtype = NameIn<DType>(place, entry, "dtype");
-    for (const Json& dimension : entry.at("shape")) {
-      if (!dimension.is_number_unsigned() || tensor.shape.size() == kMaxRank) {
-        throw InputError(place, "damaged: 'shape' has a wrong value", {},
-                         Printable(entry.at("shape").dump()));
-      }
-      tensor.shape.push_back(dimension.get<uint64_t>());
-    }
-  }
-  return tensors;
-}
-
-std::vector<RecordedFile> FilesIn(const std::string& place, const Json& json) {
-  std::vector<RecordedFile> files;
-  for (const Json& entry : json) {
-    RecordedFile& file = files.emplace_back();
-    file.name = entry.at("name").get<std::string>();
-    file.bytes = static_cast<uint64_t>(
-        NumberIn(place, entry, "bytes", 0, std::numeric_limits<int64_t>::max()));
-    if (entry.at("content").is_null()) continue;
-    const std::string text = entry.at("content").get<std::string>();
-    const std::string_view digits = text;
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), file.content, 16);
-    if (error != std::errc() || end != digits.data() + digits.size() || Hex(file.content) != text) {
-      throw InputError(place, "damaged: 'content' has a wrong value", "16 hexadecimal digits",
-                       Quoted(text));
-    }
-  }
-  return files;
-}
-
 Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
               const ProfileSettings& settings) {
   const std::string place = archive->place() + ": header";
-  const std::string text = ReadArray(archive, "header", kBytesType, 1);
-  return ReadJson(place, text, [&](const Json& json) {
-    RequireSchema(place, json, kStepSchema);
+  const auto read = [&](const nlohmann::json& json) {
     const std::string key = json.at("settings").get<std::string>();
     if (key != SettingsKey(settings)) {
       throw InputError(archive->place(), "made with other settings than those of profile.json",
@@ -688,32 +621,48 @@ Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
     }
     Head head;
     StepTables& step = head.step;
-    step.step = NumberIn(place, json, "step", number, number);
-    head.parts = static_cast<size_t>(NumberIn(place, json, "parts", 1, kMostParts));
-    for (const Json& micro : json.at("micro_steps")) {
-      if (!micro.is_number_integer()) {
-        throw InputError(place, "damaged: 'micro_steps' has a wrong value", "numbers",
-                         Printable(micro.dump()));
-      }
-      step.micro_steps.push_back(micro.get<int64_t>());
-    }
-    if (step.micro_steps.size() != head.parts && head.parts != 1) {
-      throw InputError(place, "damaged: 'micro_steps' has a wrong length",
-                       std::to_string(head.parts), std::to_string(step.micro_steps.size()));
-    }
+    step.step = json.at("step").get<int64_t>();
+    head.parts = json.at("parts").get<size_t>();
+    step.micro_steps = json.at("micro_steps").get<std::vector<int64_t>>();
     head.sums = json.at("sums").get<bool>();
-    step.tensors = TensorsIn(place, json.at("tensors"));
-    step.gradients = static_cast<size_t>(
-        NumberIn(place, json, "gradients", 0, static_cast<int64_t>(step.tensors.size())));
-    for (size_t t = 0; t < step.tensors.size(); ++t) {
-      if (IsGradient(step.tensors[t].role) == (t < step.gradients)) continue;
-      throw InputError(place, "damaged: tensors out of order", "gradients first",
-                       Quoted(step.tensors[t].name));
+    for (const nlohmann::json& entry : json.at("tensors")) {
+      step.tensors.push_back({entry.at("name").get<std::string>(), NameIn<Role>(entry, "role"),
+                              NameIn<DType>(entry, "dtype"),
+                              entry.at("shape").get<std::vector<uint64_t>>()});
     }
-    step.files = FilesIn(place, json.at("files"));
-    step.metadata = TextsIn(json.at("metadata"));
+    step.gradients = json.at("gradients").get<size_t>();
+    for (const nlohmann::json& entry : json.at("files")) {
+      const nlohmann::json& content = entry.at("content");
+      const std::string hex = content.is_null() ? "" : content.get<std::string>();
+      step.files.push_back({entry.at("name").get<std::string>(), entry.at("bytes").get<uint64_t>(),
+                            std::strtoull(hex.c_str(), nullptr, 16)});
+    }
+    step.metadata = json.at("metadata").get<std::map<std::string, std::string>>();
+    RequireWritten(place, json, HeadJson<nlohmann::json>(step, head.parts, head.sums, settings));
+    const auto require = [&](bool good, const char* value, const std::string& expected) {
+      if (!good) RefuseValue(place, value, json.at(value), expected);
+    };
+    require(step.step == number, "step", std::to_string(number));
+    require(head.parts >= 1 && head.parts <= kMostParts, "parts",
+            "1 to " + std::to_string(kMostParts));
+    require(step.micro_steps.size() == head.parts || head.parts == 1, "micro_steps",
+            std::to_string(head.parts) + " numbers");
+    require(step.gradients <= step.tensors.size(), "gradients",
+            "at most " + std::to_string(step.tensors.size()));
+    std::set<std::string> names;
+    for (size_t t = 0; t < step.tensors.size(); ++t) {
+      const TensorInfo& tensor = step.tensors[t];
+      const char* problem = nullptr;
+      if (!names.insert(tensor.name).second) problem = "damaged: two tensors of one name";
+      if (tensor.shape.size() > kMaxRank) problem = "damaged: too many dimensions";
+      // Gradients come first.
+      if (IsGradient(tensor.role) != (t < step.gradients))
+        problem = "damaged: tensors out of order";
+      if (problem != nullptr) throw InputError(place, problem, {}, Quoted(tensor.name));
+    }
     return head;
-  });
+  };
+  return ReadJson(place, ReadArray(archive, "header", kBytesType, 1), kStepSchema, read);
 }
 
 // Significands of values in one binade.
@@ -926,7 +875,7 @@ ProfileWriter::ProfileWriter(std::string folder, const ProfileSettings& settings
     : folder_(WithoutSlash(std::move(folder))), settings_(settings) {
   std::ranges::sort(settings_.mantissas);
   const std::string path = folder_ + "/" + kSettingsName;
-  const Json asked = SettingsJson(settings_);
+  const Json asked = SettingsJson<Json>(settings_);
   const std::string text = Dump(Printable(path), asked, 2) + "\n";
   if (mkdir(folder_.c_str(), 0777) != 0 && errno != EEXIST) Fail(folder_, "cannot be created");
   const std::vector<std::string> names = NamesIn(folder_);
@@ -957,7 +906,7 @@ ProfileWriter::ProfileWriter(std::string folder, const ProfileSettings& settings
       return;
     }
   }
-  RequireSame(Printable(path), SettingsJson(ReadSettings(folder_)), asked);
+  RequireSame(Printable(path), SettingsJson<Json>(ReadSettings(folder_)), asked);
 }
 
 std::optional<std::vector<RecordedFile>> ProfileWriter::FilesOf(int64_t step) const {

@@ -86,7 +86,7 @@ DumpFile::DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& opti
     Array& array = arrays_.emplace_back();
     array.slice.name = member.name;
     array.slice.role = DumpRole(member.name);
-    array.slice.dtype = TraceDType(place, header.type, options.npy_void2);
+    array.slice.dtype = TraceDType(place, header.descr, options.npy_void2);
     array.slice.shape.assign(header.shape.begin() + 1, header.shape.end());
     array.slice.elements = header.elements / count;
     array.data_start = header.data_start;

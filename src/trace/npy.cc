@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/trace/npy.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -17,28 +19,13 @@ constexpr uint64_t kVersionEnd = 8;            // magic and two version bytes
 constexpr uint64_t kMaxHeaderBytes = 1 << 16;  // numpy's own reader stops at 10,000
 
 struct TypeRow {
-  NpyType type;
-  const char* name;
-  size_t bytes;
+  std::string_view descr;
+  uint64_t bytes;
+  std::optional<DType> dtype;  // of numbers
 };
-constexpr std::array<TypeRow, 6> kTypes = {{{NpyType::kF16, "<f2", 2},
-                                            {NpyType::kF32, "<f4", 4},
-                                            {NpyType::kF64, "<f8", 8},
-                                            {NpyType::kU16, "<u2", 2},
-                                            {NpyType::kU32, "<u4", 4},
-                                            {NpyType::kVoid2, "|V2", 2}}};
-
-const TypeRow& Row(NpyType type) { return kTypes[static_cast<size_t>(type)]; }
-
-NpyType ParseType(const std::string& place, std::string_view descr, std::string_view expected) {
-  for (const TypeRow& row : kTypes) {
-    if (descr == row.name) return row.type;
-  }
-  if (descr == "<V2") return NpyType::kVoid2;
-  throw InputError(place,
-                   descr.starts_with('>') ? "unsupported dtype (big-endian)" : "unsupported dtype",
-                   expected, Quoted(descr));
-}
+constexpr TypeRow kTypes[] = {{"<f2", 2, DType::kF16}, {"<f4", 4, DType::kF32},
+                              {"<f8", 8, DType::kF64}, {"<u2", 2, {}},
+                              {"<u4", 4, {}},          {"|V2", 2, {}}};
 
 // Returns where the header's text lies: its offset and length.
 std::pair<uint64_t, uint64_t> ReadPrefix(const ByteSource& source) {
@@ -76,8 +63,8 @@ class DictParser {
  public:
   DictParser(const std::string& place, std::string_view text) : place_(place), text_(text) {}
 
-  NpyDict Parse() {
-    NpyDict dict;
+  NpyHeader Parse() {
+    NpyHeader dict;
     std::set<std::string> keys;
     Expect('{');
     while (!Accept('}')) {
@@ -98,7 +85,7 @@ class DictParser {
   }
 
  private:
-  void Value(const std::string& key, NpyDict& dict) {
+  void Value(const std::string& key, NpyHeader& dict) {
     if (key == "descr") {
       dict.descr = Descr();
     } else if (key == "fortran_order") {
@@ -205,32 +192,30 @@ class DictParser {
 };
 
 // The elements must fill the file exactly: nothing is missing and nothing hides behind them.
-// Returns their number.
-uint64_t CheckSize(const ByteSource& source, const NpyDict& dict, uint64_t item_bytes) {
-  const std::optional<uint64_t> elements = ElementCount(dict.shape, item_bytes);
-  if (!elements) throw InputError(source.place, "shape " + ShapeText(dict.shape) + " is too large");
-  const uint64_t data_bytes = source.size - dict.data_start;
+void CheckSize(const ByteSource& source, uint64_t item_bytes, NpyHeader& header) {
+  const std::optional<uint64_t> elements = ElementCount(header.shape, item_bytes);
+  if (!elements) {
+    throw InputError(source.place, "shape " + ShapeText(header.shape) + " is too large");
+  }
+  header.item_bytes = item_bytes;
+  header.elements = *elements;
+  const uint64_t data_bytes = source.size - header.data_start;
   if (*elements * item_bytes != data_bytes) {
     throw InputError(source.place, "wrong size",
                      std::to_string(*elements * item_bytes) + " bytes of data for " +
-                         Printable(dict.descr) + " " + ShapeText(dict.shape),
+                         Printable(header.descr) + " " + ShapeText(header.shape),
                      std::to_string(data_bytes));
   }
-  return *elements;
 }
 
-void RefuseStructure(const ByteSource& source, const NpyDict& dict) {
-  if (!dict.descr.starts_with('[')) return;
+void RefuseStructure(const ByteSource& source, const NpyHeader& header) {
+  if (!header.descr.starts_with('[')) return;
   throw InputError(source.place, "unsupported dtype: a structure of several fields");
 }
 
 }  // namespace
 
-size_t NpyTypeSize(NpyType type) { return Row(type).bytes; }
-
-const char* NpyTypeName(NpyType type) { return Row(type).name; }
-
-NpyDict ReadNpyDict(const ByteSource& source) {
+NpyHeader ReadNpyText(const ByteSource& source) {
   const auto [start, length] = ReadPrefix(source);
   if (length > source.size - start) {
     throw InputError(source.place, "header reaches beyond the file",
@@ -244,28 +229,40 @@ NpyDict ReadNpyDict(const ByteSource& source) {
   }
   std::string text(length, '\0');
   source.read(start, std::as_writable_bytes(std::span(text)));
-  NpyDict dict = DictParser(source.place, text).Parse();
-  dict.data_start = start + length;
-  return dict;
+  NpyHeader header = DictParser(source.place, text).Parse();
+  header.data_start = start + length;
+  return header;
 }
 
 bool HoldsFloats(const ByteSource& source) {
-  const NpyDict dict = ReadNpyDict(source);
-  RefuseStructure(source, dict);
-  return dict.descr == "<f2" || dict.descr == "<f4" || dict.descr == "<f8" ||
-         dict.descr.ends_with("V2");
+  const NpyHeader header = ReadNpyText(source);
+  RefuseStructure(source, header);
+  return header.descr == "<f2" || header.descr == "<f4" || header.descr == "<f8" ||
+         header.descr.ends_with("V2");
 }
 
 NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected) {
-  NpyDict dict = ReadNpyDict(source);
-  RefuseStructure(source, dict);
-  NpyHeader header;
-  header.type = ParseType(source.place, dict.descr, expected);
-  header.elements = CheckSize(source, dict, NpyTypeSize(header.type));
-  header.fortran_order = dict.fortran_order;
-  header.data_start = dict.data_start;
-  header.shape = std::move(dict.shape);
+  NpyHeader header = ReadNpyText(source);
+  RefuseStructure(source, header);
+  if (header.descr == "<V2") header.descr = "|V2";
+  const auto row = std::ranges::find(kTypes, header.descr, &TypeRow::descr);
+  if (row == std::end(kTypes)) {
+    const bool big = header.descr.starts_with('>');
+    throw InputError(source.place, big ? "unsupported dtype (big-endian)" : "unsupported dtype",
+                     expected, Quoted(header.descr));
+  }
+  CheckSize(source, row->bytes, header);
   return header;
+}
+
+DType TraceDType(const std::string& place, std::string_view descr, std::optional<DType> void2,
+                 std::string_view expected) {
+  const auto row = std::ranges::find(kTypes, descr, &TypeRow::descr);
+  if (row != std::end(kTypes) && row->dtype) return *row->dtype;
+  if (descr != "|V2") throw InputError(place, "unsupported dtype", expected, Quoted(descr));
+  if (void2 && DTypeSize(*void2) == 2) return *void2;
+  throw InputError(
+      place, "dtype V2 does not say which number format; if it is bfloat16, pass --npy-void bf16");
 }
 
 std::string ReadNpyList(const ByteSource& source, std::string_view descr, size_t element_bytes) {
@@ -275,37 +272,16 @@ std::string ReadNpyList(const ByteSource& source, std::string_view descr, size_t
     throw InputError(source.place, "too large", "at most " + std::to_string(kMostBytes) + " bytes",
                      std::to_string(source.size));
   }
-  const NpyDict dict = ReadNpyDict(source);
-  if (dict.descr != descr || dict.fortran_order || dict.shape.size() != 1) {
+  NpyHeader header = ReadNpyText(source);
+  if (header.descr != descr || header.fortran_order || header.shape.size() != 1) {
     throw InputError(source.place, "has another type or shape",
                      Printable(descr) + " in one dimension",
-                     Printable(dict.descr) + " " + ShapeText(dict.shape));
+                     Printable(header.descr) + " " + ShapeText(header.shape));
   }
-  CheckSize(source, dict, element_bytes);
-  std::string data(source.size - dict.data_start, '\0');
-  source.read(dict.data_start, std::as_writable_bytes(std::span(data)));
+  CheckSize(source, element_bytes, header);
+  std::string data(source.size - header.data_start, '\0');
+  source.read(header.data_start, std::as_writable_bytes(std::span(data)));
   return data;
-}
-
-DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2,
-                 std::string_view expected) {
-  switch (type) {
-    case NpyType::kF16:
-      return DType::kF16;
-    case NpyType::kF32:
-      return DType::kF32;
-    case NpyType::kF64:
-      return DType::kF64;
-    case NpyType::kVoid2:
-      if (void2 && DTypeSize(*void2) == 2) return *void2;
-      throw InputError(
-          place,
-          "dtype V2 does not say which number format; if it is bfloat16, pass --npy-void bf16");
-    case NpyType::kU16:
-    case NpyType::kU32:
-      break;
-  }
-  throw InputError(place, "unsupported dtype", expected, Quoted(NpyTypeName(type)));
 }
 
 std::string MakeNpyHeader(std::string_view descr, std::span<const uint64_t> shape,

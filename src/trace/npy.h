@@ -14,30 +14,12 @@
 
 namespace dlsim {
 
-// Little-endian element types; kVoid2 is what ml_dtypes' 2-byte formats such as bfloat16 become.
-enum class NpyType { kF16, kF32, kF64, kU16, kU32, kVoid2 };
-
-// Returns the size of one element in bytes.
-size_t NpyTypeSize(NpyType type);
-
-// Returns numpy's name, such as "<f4".
-const char* NpyTypeName(NpyType type);
-
 // What the Python dictionary of a header says, and where the elements begin.
-struct NpyDict {
-  std::string descr;  // as "<f4"; the text of a list for structures
-  bool fortran_order = false;
-  std::vector<uint64_t> shape;
-  uint64_t data_start = 0;  // offset of the first element in the file
-};
-
-// Reads the header only, and checks nothing that it says. Throws InputError.
-NpyDict ReadNpyDict(const ByteSource& source);
-
 struct NpyHeader {
-  NpyType type = NpyType::kF32;
+  std::string descr;  // as "<f4", little-endian; the text of a list for structures
   bool fortran_order = false;
   std::vector<uint64_t> shape;
+  uint64_t item_bytes = 0;  // of an element
   uint64_t elements = 1;
   uint64_t data_start = 0;  // offset of the first element in the file
 };
@@ -49,8 +31,13 @@ inline constexpr std::string_view kFloatNpyTypes = "<f2, <f4 or <f8";
 inline constexpr std::string_view kTraceNpyTypes =
     "<f2, <f4 or <f8, or --tensors with a pattern without it";
 
-// Reads the header only. The elements are known to fill the rest of the source exactly. `expected`
-// is said of a type that is not read. Throws InputError.
+// Reads the header only, and checks nothing that it says: without the size and number of elements.
+// Throws InputError.
+NpyHeader ReadNpyText(const ByteSource& source);
+
+// The same for "<f2", "<f4", "<f8", "<u2", "<u4", and "|V2", which is what ml_dtypes' 2-byte
+// formats such as bfloat16 become. The elements are known to fill the rest of the source exactly.
+// `expected` is said of a type that is not read.
 NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected = kNpyTypes);
 
 // Returns whether the elements are floating-point numbers, or may be: V2. Reads the header; throws
@@ -59,7 +46,7 @@ bool HoldsFloats(const ByteSource& source);
 
 // Returns the type of a trace's tensor. Throws InputError for types of codes, and for V2 unless
 // `void2` says what it holds.
-DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2,
+DType TraceDType(const std::string& place, std::string_view descr, std::optional<DType> void2,
                  std::string_view expected = kTraceNpyTypes);
 
 // Returns the elements of a file that MakeNpyHeader(descr, {any number}) begins; throws InputError
@@ -69,9 +56,5 @@ std::string ReadNpyList(const ByteSource& source, std::string_view descr, size_t
 // Returns everything that precedes the elements in a .npy file, padded to 64 bytes.
 std::string MakeNpyHeader(std::string_view descr, std::span<const uint64_t> shape,
                           bool fortran_order = false);
-inline std::string MakeNpyHeader(NpyType type, std::span<const uint64_t> shape,
-                                 bool fortran_order = false) {
-  return MakeNpyHeader(NpyTypeName(type), shape, fortran_order);
-}
 
 }  // namespace dlsim

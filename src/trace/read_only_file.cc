@@ -33,14 +33,6 @@ void FailToRead(const std::string& place, const char* what, std::error_code why)
   throw InputError(place, std::string(what) + ": " + why.message());
 }
 
-ByteSource MemorySource(std::string place, std::span<const std::byte> bytes) {
-  return {.place = std::move(place),
-          .size = bytes.size(),
-          .read = [bytes](uint64_t offset, std::span<std::byte> out) {
-            if (!out.empty()) std::memcpy(out.data(), bytes.data() + offset, out.size());
-          }};
-}
-
 ReadOnlyFile::ReadOnlyFile(std::string place, int descriptor)
     : place_(std::move(place)), descriptor_(descriptor) {}
 

@@ -13,7 +13,7 @@
 
 namespace dlsim {
 
-// What a header parser reads from: a file, a member of an archive, or memory.
+// What a header parser reads from: a file, or a member of an archive.
 struct ByteSource {
   std::string place;  // printable name, for messages
   uint64_t size = 0;  // as the file system or the archive declares it
@@ -22,9 +22,6 @@ struct ByteSource {
   // never beyond `size`.
   std::function<void(uint64_t offset, std::span<std::byte> out)> read;
 };
-
-// Reads from `bytes`, which must outlive the source.
-ByteSource MemorySource(std::string place, std::span<const std::byte> bytes);
 
 // Says why a file or directory cannot be opened or read. Throws InputError, or std::bad_alloc where
 // the system has no memory for it: the input is not to blame.

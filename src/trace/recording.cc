@@ -32,7 +32,7 @@ TraceTensor TensorOfArray(std::string name, const std::string& place, const NpyH
   TraceTensor tensor;
   tensor.role = RoleOfName(name);
   tensor.name = std::move(name);
-  tensor.dtype = TraceDType(place, header.type, options.npy_void2);
+  tensor.dtype = TraceDType(place, header.descr, options.npy_void2);
   tensor.shape = header.shape;
   tensor.elements = header.elements;
   return tensor;

@@ -2,6 +2,8 @@
 #include "src/trace/strict_json.h"
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "src/trace/read_only_file.h"
 
@@ -27,6 +29,33 @@ void RefuseZeroByte(const std::string& place, std::string_view text) {
   const size_t zero = text.find('\0');
   if (zero == text.npos) return;
   throw InputError(place, "bad JSON: zero byte at offset " + std::to_string(zero));
+}
+
+nlohmann::json ParseStrictJson(const std::string& place, std::string_view text) {
+  constexpr size_t kMaxDepth = 32;
+  RefuseZeroByte(place, text);
+  std::vector<std::set<std::string>> keys;  // of the objects, and none of the arrays, that are open
+  using Event = nlohmann::json::parse_event_t;
+  const auto check = [&](int around, Event event, const nlohmann::json& parsed) {
+    const auto depth = static_cast<size_t>(around);
+    if (event == Event::object_start || event == Event::array_start) {
+      if (depth == kMaxDepth) {
+        throw InputError(place, "JSON too deep",
+                         "at most " + std::to_string(kMaxDepth) + " levels");
+      }
+      keys.resize(depth);
+      keys.emplace_back();
+    }
+    if (event == Event::key && !keys[depth - 1].insert(parsed.get<std::string>()).second) {
+      throw InputError(place, "duplicate key " + Quoted(parsed.get<std::string>()));
+    }
+    return true;
+  };
+  try {
+    return nlohmann::json::parse(text.begin(), text.end(), check);
+  } catch (const nlohmann::json::exception& exception) {
+    throw InputError(place, "bad JSON: " + JsonMessage(exception));
+  }
 }
 
 nlohmann::json ReadJsonFile(const std::string& path) {

@@ -4,10 +4,8 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "dlsim/error.h"
 
@@ -42,35 +40,9 @@ void ParseJson(const std::string& place, std::string_view text, Handler& handler
   nlohmann::json::sax_parse(text.begin(), text.end(), &handler);
 }
 
-// Returns the JSON in `text`, of nlohmann's type `Json`. Throws InputError for text that is none, or
-// has duplicate keys or more than 32 levels.
-template <class Json = nlohmann::json>
-Json ParseStrictJson(const std::string& place, std::string_view text) {
-  constexpr size_t kMaxDepth = 32;
-  RefuseZeroByte(place, text);
-  std::vector<std::set<std::string>> keys;  // of the objects, and none of the arrays, that are open
-  using Event = typename Json::parse_event_t;
-  const auto check = [&](int around, Event event, const Json& parsed) {
-    const auto depth = static_cast<size_t>(around);
-    if (event == Event::object_start || event == Event::array_start) {
-      if (depth == kMaxDepth) {
-        throw InputError(place, "JSON too deep",
-                         "at most " + std::to_string(kMaxDepth) + " levels");
-      }
-      keys.resize(depth);
-      keys.emplace_back();
-    }
-    if (event == Event::key && !keys[depth - 1].insert(parsed.template get<std::string>()).second) {
-      throw InputError(place, "duplicate key " + Quoted(parsed.template get<std::string>()));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), check);
-  } catch (const nlohmann::json::exception& exception) {
-    throw InputError(place, "bad JSON: " + JsonMessage(exception));
-  }
-}
+// Returns the JSON in `text`. Throws InputError for text that is none, or has duplicate keys or
+// more than 32 levels.
+nlohmann::json ParseStrictJson(const std::string& place, std::string_view text);
 
 // Reads a JSON file of at most 32 MiB as ParseStrictJson does.
 nlohmann::json ReadJsonFile(const std::string& path);

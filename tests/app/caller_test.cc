@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/app/run_command.h"
+#include "sim/app/commands.h"
 #include "sim/base/caller.h"
 #include "tests/support/trace_builder.h"
 #include "tests/support/trace_test_util.h"

@@ -74,7 +74,7 @@ std::vector<Array> ArraysIn(const std::string& path, std::string& settings) {
   const auto archive = NpzArchive::Open(path);
   for (const NpzMember& member : archive->members()) {
     const ByteSource source = SourceOf(archive, member);
-    const NpyDict dict = ReadNpyDict(source);
+    const NpyHeader dict = ReadNpyText(source);
     Require(dict.shape.size() == 1 && dict.shape[0] > 0);
     arrays.push_back({member.name, dict.descr, (member.size - dict.data_start) / dict.shape[0]});
     if (member.name == "header") settings = SettingsIn(ReadNpyList(source, dict.descr, 1));

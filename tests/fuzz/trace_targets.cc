@@ -9,8 +9,8 @@
 #include "src/trace/dumps.h"
 #include "src/trace/npy.h"
 #include "src/trace/npz.h"
-#include "src/trace/safetensors.h"
 #include "src/trace/recording.h"
+#include "src/trace/safetensors.h"
 #include "src/trace/tensor_rules.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/target_support.h"
@@ -81,21 +81,20 @@ int FuzzSafetensors(const uint8_t* bytes, size_t size) {
 int FuzzNpy(const uint8_t* bytes, size_t size) {
   return RunTarget([&] {
     const NpyHeader header = ReadNpyHeader(MemorySource("fuzz", AsBytes(bytes, size)));
-    Require(header.data_start + header.elements * NpyTypeSize(header.type) == size);
-    Require(ElementCount(header.shape, NpyTypeSize(header.type)) == header.elements);
+    Require(header.data_start + header.elements * header.item_bytes == size);
+    Require(ElementCount(header.shape, header.item_bytes) == header.elements);
   });
 }
 
 int FuzzNpz(const uint8_t* bytes, size_t size) {
   return RunTarget([&] {
-    const std::shared_ptr<NpzArchive> archive =
-        NpzArchive::OpenMemory("fuzz", AsBytes(bytes, size));
+    const auto archive = NpzArchive::OpenMemory("fuzz", AsBytes(bytes, size));
     for (const NpzMember& member : archive->members()) {
       RunTarget([&] {
         const NpyHeader header = ReadNpzHeader(archive, member);
         const auto stream = std::make_shared<NpzStream>(archive, member);
         ReadBlocks(NpzReader(stream, header.data_start, Skip::kByReading),
-                   header.elements * NpyTypeSize(header.type));
+                   header.elements * header.item_bytes);
       });
     }
   });
@@ -104,8 +103,7 @@ int FuzzNpz(const uint8_t* bytes, size_t size) {
 int FuzzDump(const uint8_t* bytes, size_t size) {
   constexpr uint64_t kMaxSteps = 4;
   return RunTarget([&] {
-    const std::shared_ptr<NpzArchive> archive =
-        NpzArchive::OpenMemory("act_dumps.npz", AsBytes(bytes, size));
+    const auto archive = NpzArchive::OpenMemory("act_dumps.npz", AsBytes(bytes, size));
     const uint64_t steps = SummarizeDump(archive).steps;
     const DumpFile dump(archive, {});
     for (uint64_t i = 0; i < std::min(steps, kMaxSteps); ++i) ReadTensors(dump.Slice(i));

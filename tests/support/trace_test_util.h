@@ -23,6 +23,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/trace.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim {
 
@@ -81,6 +82,15 @@ inline std::string StepBytes(const std::string& metadata, const std::string& nam
 
 inline std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// Reads from `bytes`, which must outlive the source.
+inline ByteSource MemorySource(std::string place, std::span<const std::byte> bytes) {
+  return {.place = std::move(place),
+          .size = bytes.size(),
+          .read = [bytes](uint64_t offset, std::span<std::byte> out) {
+            std::ranges::copy(bytes.subspan(offset, out.size()), out.begin());
+          }};
 }
 
 // Expects `action` to fail as bad input, with one line that contains all `words`.

@@ -22,13 +22,13 @@ class Dumps : public TraceDirectoryTest {
   // Returns an array of `steps` x 2 whose values count up from `first`.
   static std::string Stack(uint64_t steps, float first, bool fortran = false) {
     const std::array<uint64_t, 2> shape = {steps, 2};
-    std::string bytes = MakeNpyHeader(NpyType::kF32, shape, fortran);
+    std::string bytes = MakeNpyHeader("<f4", shape, fortran);
     for (uint64_t i = 0; i < 2 * steps; ++i) bytes += Float32Bytes({first + static_cast<float>(i)});
     return bytes;
   }
   // An array of a type that no gradient has.
   static std::string Masks() {
-    std::string bytes = MakeNpyHeader(NpyType::kF16, kNone);
+    std::string bytes = MakeNpyHeader("<f2", kNone);
     return bytes.replace(bytes.find("<f2"), 3, "|b1");
   }
   static constexpr std::array<uint64_t, 1> kNone = {0};
@@ -41,9 +41,8 @@ class Dumps : public TraceDirectoryTest {
                                 {.name = "fc.bwd.0.npy", .data = Stack(2, 0)},
                                 Deflated("fc.bwd.weight.npy", Stack(2, 10))});
     WriteDump("act_dumps_2.npz", {{.name = "fc.bwd.npy", .data = Stack(1, 20)}});
-    WriteDump("act_dumps_10.npz",
-              {{.name = "ids.fwd.0.npy", .data = MakeNpyHeader(NpyType::kU32, kNone)},
-               {.name = "fc.bwd.npy", .data = Stack(1, 30)}});
+    WriteDump("act_dumps_10.npz", {{.name = "ids.fwd.0.npy", .data = MakeNpyHeader("<u4", kNone)},
+                                   {.name = "fc.bwd.npy", .data = Stack(1, 30)}});
   }
 };
 
@@ -123,7 +122,7 @@ TEST_F(Dumps, RejectArraysThatDoNotStack) {
   ExpectRefused({"tensor 'b.bwd'", "number of steps", "expected 2", "got 3"});
   WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = Stack(2, 0, true)}});
   ExpectRefused({"tensor 'a.bwd'", "Fortran order"});
-  const std::string scalar = MakeNpyHeader(NpyType::kF32, {}) + Float32Bytes({1});
+  const std::string scalar = MakeNpyHeader("<f4", {}) + Float32Bytes({1});
   WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = scalar}});
   ExpectRefused({"tensor 'a.bwd'", "no axis of steps"});
   WriteDump("act_dumps.npz", {{.name = "a.fwd.npy", .data = scalar}});
@@ -133,14 +132,13 @@ TEST_F(Dumps, RejectArraysThatDoNotStack) {
   WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = Stack(0, 0)}});
   ExpectRefused({"act_dumps.npz", "no steps"});
   const std::array<uint64_t, 2> many = {uint64_t{1} << 40, 0};
-  WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = MakeNpyHeader(NpyType::kF32, many)}});
+  WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = MakeNpyHeader("<f4", many)}});
   ExpectRefused({"tensor 'a.bwd'", "too many steps"});
 }
 
 TEST_F(Dumps, RejectMoreStepsThanTheFileHasBytes) {
   const std::array<uint64_t, 2> empty_slices = {1'000'000, 0};
-  WriteDump("act_dumps.npz",
-            {{.name = "a.bwd.npy", .data = MakeNpyHeader(NpyType::kF32, empty_slices)}});
+  WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = MakeNpyHeader("<f4", empty_slices)}});
   ExpectRefused({"tensor 'a.bwd'", "too many steps for a file of this size", "got 1000000"});
 }
 
@@ -157,7 +155,7 @@ TEST_F(Dumps, ReadOnInDeflatedArrays) {
   constexpr uint64_t kElements = 50'000;
   const std::array<uint64_t, 2> shape = {2, kElements};
   const std::string data(8 * kElements, 'x');
-  const ZipMember member = Deflated("a.bwd.npy", MakeNpyHeader(NpyType::kF32, shape) + data);
+  const ZipMember member = Deflated("a.bwd.npy", MakeNpyHeader("<f4", shape) + data);
   const std::string path = WriteDump("act_dumps.npz", {member});
   const TraceReader reader = Open();
   EXPECT_EQ(TensorBytes(reader.Load(0).recordings[0].tensors[0]), data.substr(4 * kElements));
@@ -201,7 +199,7 @@ TEST_F(Dumps, AreReadByThreadsAtOnce) {
 
 TEST_F(Dumps, FindAWrongChecksumAtTheLastStep) {
   const std::array<uint64_t, 2> shape = {3, 8192};
-  const std::string data = MakeNpyHeader(NpyType::kF32, shape) + std::string(3 * 4 * 8192, 'x');
+  const std::string data = MakeNpyHeader("<f4", shape) + std::string(3 * 4 * 8192, 'x');
   WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = data, .crc = 1}});
   for (const size_t first : {0u, 1u, 2u}) {  // also where steps before it were not read
     const TraceReader reader = Open();

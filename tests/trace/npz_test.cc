@@ -15,7 +15,7 @@ namespace {
 
 std::string NpyBytes(std::initializer_list<float> values) {
   const std::array<uint64_t, 1> shape = {values.size()};
-  return MakeNpyHeader(NpyType::kF32, shape) + Float32Bytes(values);
+  return MakeNpyHeader("<f4", shape) + Float32Bytes(values);
 }
 
 class Npz : public testing::Test {
@@ -169,7 +169,7 @@ TEST_F(Npz, ReadsAHugeMemberInConstantMemory) {
   const uint64_t elements = 1 + kRepeats * 258 / 4;
   const std::array<uint64_t, 1> shape = {elements};
   ZipMember member{.name = "zeros.npy", .data = "", .method = 8};
-  std::string start = MakeNpyHeader(NpyType::kF32, shape);
+  std::string start = MakeNpyHeader("<f4", shape);
   member.size = static_cast<uint32_t>(start.size() + elements * 4);
   start.append(elements * 4 - kRepeats * 258, '\0');
   member.data = Deflate(start, kRepeats);
