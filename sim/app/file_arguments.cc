@@ -2,7 +2,6 @@
 #include "sim/app/commands.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -10,8 +9,8 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/trace.h"
 #include "sim/base/output_file.h"
+#include "src/trace/numbered_files.h"
 
 namespace dlsim::sim {
 namespace {
@@ -47,36 +46,20 @@ bool IsSameOutput(const std::string& a, const std::string& b) {
   return failed || failed_too ? a == b : path_a == path_b;
 }
 
-// True if a trace, a directory or the index of shards, reads `output`.
-bool IsReadFrom(const std::string& input, const std::string& output) {
+// True if a trace, a directory or the index of shards, may read `output`. What cannot be opened is
+// reported where it is read.
+bool BelongsTo(const std::string& input, const std::string& output) {
   std::error_code failed;
   const bool is_directory = fs::is_directory(input, failed);
   if (!is_directory && !input.ends_with(".json")) return false;
   const fs::path directory = is_directory ? fs::path(input) : fs::path(input).parent_path();
-  const auto is_output = [&](const fs::directory_entry& entry) {
-    return IsSameFile(output, entry.path().string());
-  };
-  const fs::directory_iterator entries(directory.empty() ? "." : directory, failed);
-  if (failed || std::find_if(begin(entries), end(entries), is_output) == end(entries)) return false;
-  if (IsSameFile(output, (directory / "trace.json").string())) return true;
-  const TraceReader trace = TraceReader::Open(std::array<std::string, 1>{input}, {});
-  for (size_t i = 0; i < trace.step_count(); ++i) {
-    for (const std::string& path : trace.files(i)) {
-      if (IsSameFile(output, path)) return true;
-    }
+  fs::directory_iterator entry(directory.empty() ? "." : directory, failed);
+  for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_read = name == "trace.json" || !ContainerExtension(name).empty();
+    if (is_read && IsSameFile(output, entry->path().string())) return true;
   }
   return false;
-}
-
-// What cannot be opened is reported where it is read.
-bool BelongsTo(const std::string& input, const std::string& output) {
-  try {
-    return IsReadFrom(input, output);
-  } catch (const Error&) {
-    return false;
-  } catch (const fs::filesystem_error&) {
-    return false;
-  }
 }
 
 void CheckOutput(const FileArgument& output, const std::vector<FileArgument>& inputs) {

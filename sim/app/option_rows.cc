@@ -66,11 +66,14 @@ void ReadValue(const std::string&, const std::string& text, std::optional<std::s
   if (!text.empty()) value = text;
 }
 
-std::vector<std::string> FormatNames() {
+template <class Rows>
+std::vector<std::string> NamesIn(const Rows& rows) {
   std::vector<std::string> names;
-  for (const FormatRow& row : kFormats) names.emplace_back(row.name);
+  for (const auto& row : rows) names.emplace_back(row.name);
   return names;
 }
+
+std::vector<std::string> FormatNames() { return NamesIn(kFormats); }
 
 std::vector<std::string> FormatNamesAndScaled() {
   std::vector<std::string> names = FormatNames();
@@ -78,17 +81,9 @@ std::vector<std::string> FormatNamesAndScaled() {
   return names;
 }
 
-std::vector<std::string> ScaledFormatNames() {
-  std::vector<std::string> names;
-  for (const ScaledFormat& row : kScaledFormats) names.emplace_back(row.name);
-  return names;
-}
+std::vector<std::string> ScaledFormatNames() { return NamesIn(kScaledFormats); }
 
-std::vector<std::string> PolicyNames() {
-  std::vector<std::string> names;
-  for (const PolicyInfo& policy : Policies()) names.emplace_back(policy.name);
-  return names;
-}
+std::vector<std::string> PolicyNames() { return NamesIn(Policies()); }
 
 std::vector<std::string> PolicyNamesAndAll() {
   std::vector<std::string> names = PolicyNames();

@@ -19,7 +19,7 @@
 namespace dlsim::sim {
 namespace {
 
-// Says of an option in --help whether it is required and which others it needs or excludes.
+// Says of an option in --help whether it is required and which other it excludes.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter();
@@ -28,12 +28,6 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_usage(const CLI::Option* option) const override;
   std::string make_expanded(const CLI::App* group) const override;
 };
-
-std::string Named(const char* words, const std::set<CLI::Option*>& options) {
-  // Of several, the others say it of this one.
-  if (options.size() != 1) return "";
-  return " (" + std::string(words) + " " + (*options.begin())->get_name() + ")";
-}
 
 HelpFormatter::HelpFormatter() {
   label("Positionals", "Arguments");
@@ -54,9 +48,11 @@ std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
   } else if (!text.empty()) {
     text = " " + text;
   }
-  const std::string excluded = text.empty() ? Named("not with", option->get_excludes()) : "";
+  // Of several, the others say it of this one.
+  const std::set<CLI::Option*>& excludes = option->get_excludes();
+  const bool says_it = text.empty() && excludes.size() == 1;
   return text + (option->get_required() ? " (required)" : "") +
-         Named("needs", option->get_needs()) + excluded;
+         (says_it ? " (not with " + (*excludes.begin())->get_name() + ")" : "");
 }
 
 std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {

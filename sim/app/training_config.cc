@@ -129,19 +129,17 @@ TrainingConfig ConfigOf(const Json& meant) {
 
 }  // namespace
 
-void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::string& taken,
-                            const std::string& win) {
+void ConfigArguments::Visit(OptionRows& option, ConfigFiles files) {
   const bool several = files == ConfigFiles::kSeveral;
   option.Group(kTryGroup);
-  OptionRow& config =
-      option("--config", paths, "FILE",
-             "Take " + taken +
-                 " from a training configuration: YAML, JSON or "
-                 "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
-                 "fairseq, verl, torchtitan, torch, Apex, or a script with the command line of "
-                 "Megatron-LM, fairseq or Hugging Face; '-' for standard input; " +
-                 win + " override it" +
-                 (several ? "; repeatable, to compare the runs of several files" : ""));
+  OptionRow& config = option(
+      "--config", paths, "FILE",
+      std::string("Take format, policy and parameters from a training configuration: YAML, "
+                  "JSON or TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, "
+                  "Lightning, NeMo, fairseq, verl, torchtitan, torch, Apex, or a script with "
+                  "the command line of Megatron-LM, fairseq or Hugging Face; '-' for "
+                  "standard input; --format, --policy and --set override it") +
+          (several ? "; repeatable, to compare the runs of several files" : ""));
   // Several are taken here, so that ReadConfig can say which command compares them.
   config.repeats = true;
   if (!several) config.takes = Takes::kOne;

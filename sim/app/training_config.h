@@ -49,10 +49,7 @@ struct ConfigArguments {
   std::string kind, version, backend;     // for Python, which reads the files
   std::optional<std::string> configured;  // what they mean: a JSON list, in the order of `paths`
 
-  // The help says what is `taken` from a file, and which options override it (`win`).
-  void Visit(OptionRows& option, ConfigFiles files = ConfigFiles::kOne,
-             const std::string& taken = "format, policy and parameters",
-             const std::string& win = "--format, --policy and --set");
+  void Visit(OptionRows& option, ConfigFiles files = ConfigFiles::kOne);
   std::string path() const { return paths.empty() ? "" : paths.front(); }
 };
 

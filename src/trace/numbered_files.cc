@@ -179,8 +179,8 @@ bool ShareATensor(const Shapes& a, const Shapes& b) {
   });
 }
 
-std::string FirstTwo(std::span<const std::string> names) {
-  return Quoted(names[0]) + " and " + Quoted(names[1]);
+std::string Both(const std::string& a, const std::string& b) {
+  return Quoted(a) + " and " + Quoted(b);
 }
 
 // True for a directory that holds files of steps: of a trace or a profile.
@@ -222,7 +222,7 @@ std::string TracesWithin(const std::string& directory) {
 [[noreturn]] void RefuseParts(const std::string& directory, std::span<const std::string> names) {
   throw InputError(Printable(directory),
                    "the numbers in its names do not count steps, but parts of a step, or runs",
-                   "one file per step, such as step-12.npz", FirstTwo(names));
+                   "one file per step, such as step-12.npz", Both(names[0], names[1]));
 }
 
 // The names, which have different words in them, tell of tensors; or of several steps at once.
@@ -234,8 +234,7 @@ void CheckOneStep(const std::string& directory, const Names& names) {
     if (!parts || parts->of != kStep) continue;
     if (of_step != nullptr && ParseNumberedName(*of_step)->number != parts->number) {
       throw InputError(Printable(directory), "holds tensors of several steps, a file for each",
-                       "one file per step, such as step-12.npz",
-                       Quoted(*of_step) + " and " + Quoted(name));
+                       "one file per step, such as step-12.npz", Both(*of_step, name));
     }
     of_step = &name;
   }
@@ -255,7 +254,7 @@ bool AreTensors(const std::string& directory, const Names& names, NumberOf of) {
                    std::string(kOfSteps) +
                        " and layer_12 for a tensor, or the files themselves, "
                        "one per step",
-                   FirstTwo(names));
+                   Both(names[0], names[1]));
 }
 
 // Returns those of `names` that have a number, all alike but for it.
@@ -270,8 +269,7 @@ Names AlikeButForNumber(const std::string& directory, const Names& names) {
     }
     if (!alike.empty() && !ParseNumberedName(alike.front())->IsLike(*parts)) {
       throw InputError(Printable(directory), "holds several kinds of numbered files",
-                       "names that differ only in the step number",
-                       Quoted(alike.front()) + " and " + Quoted(name));
+                       "names that differ only in the step number", Both(alike.front(), name));
     }
     alike.push_back(name);
   }
@@ -285,9 +283,9 @@ std::string CheckSteps(const std::string& directory, const Names& names, NumberO
   const bool are_arrays = names[0].ends_with(".npy");
   if (of == kTensor) RefuseParts(directory, names);
   if (!are_arrays && !ShareATensor(ShapesIn(directory, names[0]), ShapesIn(directory, names[1]))) {
-    throw InputError(Printable(directory),
-                     "its files have no tensor in common: steps, or parts of one step?",
-                     std::string(kOfSteps) + ", or one file with all tensors", FirstTwo(names));
+    throw InputError(
+        Printable(directory), "its files have no tensor in common: steps, or parts of one step?",
+        std::string(kOfSteps) + ", or one file with all tensors", Both(names[0], names[1]));
   }
   if (of == kRecord && !are_arrays) return {};
   return Printable(directory) + ": read as " + std::to_string(names.size()) +
@@ -302,7 +300,7 @@ std::vector<NumberedFile> InOrder(const std::string& directory, const Names& nam
   const auto twice = std::ranges::adjacent_find(files, {}, &NumberedFile::step);
   if (twice != files.end()) {
     throw InputError(Printable(directory), "a step twice", "each number once",
-                     Quoted(twice->name) + " and " + Quoted(std::next(twice)->name));
+                     Both(twice->name, std::next(twice)->name));
   }
   return files;
 }
@@ -368,7 +366,7 @@ void RefuseSameStep(const std::string& before, const std::string& path) {
   throw InputError(Printable(path),
                    are_tensors ? "tensors given as single files" : "parts given as single files",
                    are_tensors ? "their directory, which is one step" : "one file per step",
-                   FirstTwo(names));
+                   Both(names[0], names[1]));
 }
 
 }  // namespace dlsim
