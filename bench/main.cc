@@ -51,7 +51,7 @@ constexpr int64_t kMaxDramMib = int64_t{1} << 20, kMaxThreads = 1024;
 struct Options {
   std::vector<int> threads = {1};
   std::vector<std::string> targets = {SupportedSimdTargets().front()};
-  size_t dram_mib = std::max(kDefaultDramMib, CacheBytes(0) >> 19);
+  size_t dram_mib = std::max(kDefaultDramMib, LastLevelCacheBytes() >> 19);
   sim::DeviceChoice device;
 };
 

@@ -24,7 +24,7 @@
 #include "sim/app/commands.h"
 #include "sim/base/caller.h"
 #include "sim/base/temporary_files.h"
-#include "src/base/write_bytes.h"
+#include "sim/base/write_bytes.h"
 
 namespace dlsim::sim {
 namespace {

@@ -73,7 +73,7 @@ void RequireCommonTensors(const Diff& diff, const std::string& pattern) {
 }
 
 int RunDiff(const DiffOptions& options) {
-  RequireFigures(options.expectations, FiguresOf(Diff()), "a diff");
+  RequireFigures(options.expectations, FiguresOf(Diff()));
   Diff diff = OpenDiff(options.a, options.b, options.trace, options.alignment);
   diff.threshold = ThresholdOf(options);
   ResultFiles files(options.results);

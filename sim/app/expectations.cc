@@ -29,11 +29,10 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
               {}, Takes::kSeveral);
 }
 
-void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures,
-                    const std::string& what) {
+void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures) {
   for (const Expectation& expectation : expectations) {
     if (!expectation.subject.empty()) {
-      throw UsageError(kExpectOption, what + " has no runs to choose from", "a figure alone",
+      throw UsageError(kExpectOption, "a diff has no runs to choose from", "a figure alone",
                        Quoted(expectation.text));
     }
     RequireFigure(expectation, FigureNames(figures), kExpectOption);

@@ -21,10 +21,9 @@ inline constexpr const char* kExpectOption = "--expect";
 void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
                  const std::string& example);
 
-// Throws UsageError for an expectation that chooses runs, of which `what` (such as "a diff") has
-// none, and for one whose figure is not among `figures`.
-void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures,
-                    const std::string& what);
+// Throws UsageError for an expectation that chooses runs, of which a diff has none, and for one
+// whose figure is not among `figures`.
+void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures);
 
 // Checks the figures of a result that is one.
 std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,

@@ -16,7 +16,7 @@
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
 #include "sim/base/temporary_files.h"
-#include "src/base/write_bytes.h"
+#include "sim/base/write_bytes.h"
 
 namespace dlsim::sim {
 namespace {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <memory>
 #include <system_error>
 
 #include "dlsim/error.h"
@@ -13,56 +14,28 @@
 #include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
-namespace {
-
-class OpenInput {
- public:
-  explicit OpenInput(const std::string& path)
-      : place_(Printable(InputName(path))),
-        opened_(path != "-"),
-        descriptor_(opened_ ? open(path.c_str(), O_RDONLY | O_CLOEXEC) : CurrentCaller().input) {
-    if (!opened_ && descriptor_ < 0) throw InputError(place_, "the caller does not provide it");
-    if (descriptor_ < 0) Fail();
-  }
-  ~OpenInput() {
-    if (opened_) close(descriptor_);
-  }
-  OpenInput(const OpenInput&) = delete;
-  OpenInput& operator=(const OpenInput&) = delete;
-
-  const std::string& place() const { return place_; }
-
-  // Appends what comes next; false at the end.
-  bool AppendTo(std::string& text) const {
-    std::array<char, 1 << 16> buffer;
-    const ssize_t count = read(descriptor_, buffer.data(), buffer.size());
-    if (count < 0 && errno != EINTR) Fail();
-    if (count > 0) text.append(buffer.data(), static_cast<size_t>(count));
-    return count != 0;
-  }
-
- private:
-  [[noreturn]] void Fail() const {
-    FailToRead(place_, "cannot be read", {errno, std::generic_category()});
-  }
-
-  std::string place_;
-  bool opened_;
-  int descriptor_;
-};
-
-}  // namespace
-
 std::string InputName(const std::string& path) { return path == "-" ? "standard input" : path; }
 
 std::string ReadTextInput(const std::string& path, uint64_t max_bytes) {
-  const OpenInput input(path);
+  const std::string place = Printable(InputName(path));
+  const bool is_standard = path == "-";
+  const int descriptor =
+      is_standard ? CurrentCaller().input : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto fail = [&] { FailToRead(place, "cannot be read", {errno, std::generic_category()}); };
+  if (descriptor < 0 && is_standard) throw InputError(place, "the caller does not provide it");
+  if (descriptor < 0) fail();
+  const auto close_opened = [&](const int* opened) { is_standard ? 0 : close(*opened); };
+  const std::unique_ptr<const int, decltype(close_opened)> closing(&descriptor, close_opened);
   std::string text;
-  while (input.AppendTo(text)) {
+  std::array<char, 1 << 16> buffer;
+  for (;;) {
+    const ssize_t count = read(descriptor, buffer.data(), buffer.size());
+    if (count == 0) return text;
+    if (count < 0 && errno != EINTR) fail();
+    if (count > 0) text.append(buffer.data(), static_cast<size_t>(count));
     if (text.size() <= max_bytes) continue;
-    throw InputError(input.place(), "too large", "at most " + std::to_string(max_bytes) + " bytes");
+    throw InputError(place, "too large", "at most " + std::to_string(max_bytes) + " bytes");
   }
-  return text;
 }
 
 }  // namespace dlsim::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of the machine's caches.
+// The size of the machine's last cache.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,5 @@ namespace dlsim {
 
 // Returns the bytes of the last-level cache; 32 MiB where the system does not tell. Read once.
 size_t LastLevelCacheBytes();
-
-// Returns the size of a cache of the first processor as Linux lists it, in bytes; 0 if unknown.
-// Level 0 stands for the last level.
-size_t CacheBytes(int level);
 
 }  // namespace dlsim

@@ -29,7 +29,6 @@
 
 #include "dlsim/error.h"
 #include "src/base/check.h"
-#include "src/base/write_bytes.h"
 #include "src/table/exact_sum.h"
 #include "src/trace/npz.h"
 #include "src/trace/read_only_file.h"
@@ -88,6 +87,17 @@ std::string WithoutSlash(std::string folder) {
   return folder;
 }
 
+bool WriteAll(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count == 0) errno = ENOSPC;
+    if (count <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
+
 // A temporary file, locked as long as its writer lives: whoever can lock it may remove it.
 class Temporary {
  public:
@@ -120,7 +130,7 @@ class Temporary {
   Temporary& operator=(const Temporary&) = delete;
 
   void Write(std::string_view bytes) const {
-    if (!WriteBytes(descriptor_, bytes)) Fail(target_, "cannot be written");
+    if (!WriteAll(descriptor_, bytes)) Fail(target_, "cannot be written");
     int failed = fsync(descriptor_);
     while (failed != 0 && errno == EINTR) failed = fsync(descriptor_);
     if (failed != 0) Fail(target_, "cannot be written");

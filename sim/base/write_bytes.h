@@ -4,10 +4,10 @@
 
 #include <string_view>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Writes all of them, however often a signal interrupts it or a pipe is full. False if the device
 // is full or gone; errno says why.
 bool WriteBytes(int descriptor, std::string_view bytes);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

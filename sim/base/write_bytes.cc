@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/base/write_bytes.h"
+#include "sim/base/write_bytes.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -7,8 +7,9 @@
 #include <cerrno>
 #include <cstddef>
 
-namespace dlsim {
+namespace dlsim::sim {
 
+// Signals interrupt a write, and a pipe may have been opened not to block.
 bool WriteBytes(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = write(descriptor, bytes.data(), bytes.size());
@@ -25,4 +26,4 @@ bool WriteBytes(int descriptor, std::string_view bytes) {
   return true;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim
