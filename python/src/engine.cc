@@ -228,7 +228,7 @@ nb::tuple Call(const std::string& name, const std::vector<nb::bytes>& arguments,
                const std::string& result_path, const nb::object& on_progress, StepParts* step) {
   std::vector<std::string> words;
   for (const nb::bytes& argument : arguments) words.push_back(BytesOf(argument));
-  std::vector<sim::GivenText> given;
+  std::vector<std::pair<std::string, std::string>> given;
   for (const auto& [option, text] : options) given.push_back({option, BytesOf(text)});
   PythonCaller caller(result_path, on_progress, step);
   int exit_code = kInternalError;

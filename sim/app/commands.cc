@@ -156,7 +156,7 @@ std::string OptionModel() {
 }
 
 int CallCommand(std::string_view name, std::span<const std::string> arguments,
-                std::span<const GivenText> options) {
+                std::span<const std::pair<std::string, std::string>> options) {
   return RunGuarded([&] {
     Command command = CommandNamed(name);
     CurrentCaller().command = "dlsim " + command.name;

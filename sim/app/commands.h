@@ -54,16 +54,12 @@ std::vector<Command> Commands();
 // Python package makes its keywords.
 std::string OptionModel();
 
-// An option or argument by name, and a text for it.
-struct GivenText {
-  std::string name, text;
-};
-
-// Runs a command as a function: reads the arguments, then the options, and carries it out. What it
+// Runs a command as a function: reads the arguments, then the options, each a name and a text, and
+// carries it out. What it
 // writes and says goes to the current caller. Returns the exit code. Throws Canceled if the caller
 // ends the work.
 int CallCommand(std::string_view name, std::span<const std::string> arguments,
-                std::span<const GivenText> options);
+                std::span<const std::pair<std::string, std::string>> options);
 
 // Runs the command of a command line, whose first word is the program's, in the same way.
 int RunCommand(int argc, char** argv);

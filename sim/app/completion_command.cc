@@ -21,9 +21,9 @@ std::string Join(const std::vector<std::string>& words) {
 }
 
 std::string CommandNames(std::span<const Command> commands) {
-  std::string names;
-  for (const Command& command : commands) names += (names.empty() ? "" : " ") + command.name;
-  return names;
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.push_back(command.name);
+  return Join(names);
 }
 
 // The options of a command that its help shows, --help first.

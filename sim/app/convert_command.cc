@@ -74,17 +74,18 @@ void LoadPiece(DType dtype, std::span<const std::byte> bytes, std::span<float> v
   }
 }
 
-uint64_t PieceElements(const ComputeDevice* device) {
-  return device == nullptr ? kPieceElements : kDevicePieceElements;
-}
+enum class Direction : uint8_t { kEncode, kDecode };
 
+// Converts the array piece by piece, from elements of this type or from codes.
 template <class Code>
-void EncodePieces(const ByteSource& source, const NpyHeader& header, DType dtype,
-                  ArrayConversion how, ComputeDevice* device, OutputFile& out) {
+void ConvertPieces(const ByteSource& source, const NpyHeader& header, Direction direction,
+                   DType dtype, ArrayConversion how, ComputeDevice* device, OutputFile& out) {
+  const Format& format = how.conversion.format;
+  const float inverse = 1.0f / how.scale;
   std::vector<float> values;
   std::vector<Code> codes;
   const auto encode = [&](uint64_t first, std::span<const std::byte> bytes) {
-    codes.resize(bytes.size() / DTypeSize(dtype));
+    codes.resize(bytes.size() / header.item_bytes);
     how.first_index = first;
     if (device != nullptr) {
       device->Encode(how, dtype, bytes, codes);
@@ -95,17 +96,8 @@ void EncodePieces(const ByteSource& source, const NpyHeader& header, DType dtype
     }
     out.Write(AsText(std::span<const Code>(codes)));
   };
-  ForEachPiece(source, header, PieceElements(device), encode);
-}
-
-template <class Code>
-void DecodePieces(const ByteSource& source, const NpyHeader& header, const Format& format,
-                  float scale, ComputeDevice* device, OutputFile& out) {
-  const float inverse = 1.0f / scale;
-  std::vector<Code> codes;
-  std::vector<float> values;
   const auto decode = [&](uint64_t, std::span<const std::byte> bytes) {
-    codes.resize(bytes.size() / sizeof(Code));
+    codes.resize(bytes.size() / header.item_bytes);
     values.resize(codes.size());
     std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(codes)).begin());
     if (device != nullptr) {
@@ -113,12 +105,14 @@ void DecodePieces(const ByteSource& source, const NpyHeader& header, const Forma
     } else {
       DecodeArray(format, std::span<const Code>(codes), values);
     }
-    if (scale != 1.0f) {
+    if (how.scale != 1.0f) {
       for (float& value : values) value *= inverse;
     }
     out.Write(AsText(std::span<const float>(values)));
   };
-  ForEachPiece(source, header, PieceElements(device), decode);
+  const uint64_t piece = device == nullptr ? kPieceElements : kDevicePieceElements;
+  direction == Direction::kEncode ? ForEachPiece(source, header, piece, encode)
+                                  : ForEachPiece(source, header, piece, decode);
 }
 
 struct ConvertCommandOptions {
@@ -181,11 +175,12 @@ int RunConvert(const ConvertCommandOptions& options) {
   }
   OutputFile out(options.output);
   out.Write(MakeNpyHeader(decodes ? "<f4" : codes, header.shape, header.fortran_order));
-  const auto convert = [&]<class Code>(Code) {
-    decodes ? DecodePieces<Code>(source, header, format.format, scale, device.get(), out)
-            : EncodePieces<Code>(source, header, dtype, how, device.get(), out);
-  };
-  wide ? convert(uint32_t{}) : convert(uint16_t{});
+  const Direction direction = decodes ? Direction::kDecode : Direction::kEncode;
+  if (wide) {
+    ConvertPieces<uint32_t>(source, header, direction, dtype, how, device.get(), out);
+  } else {
+    ConvertPieces<uint16_t>(source, header, direction, dtype, how, device.get(), out);
+  }
   out.Commit();
   return 0;
 }

@@ -458,7 +458,8 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
   throw InputError(Printable(path), "unknown kind of trace", kReadable);
 }
 
-void AddArrayFile(Container container, const std::string& path, TracePlan& plan) {
+void AddArrayFile(const std::string& path, TracePlan& plan) {
+  const Container container = ContainerOf(path);
   if (!plan.steps.empty() && plan.steps.back().files.back().container == container) {
     RefuseSameStep(plan.steps.back().files.back().path, path);
   }
@@ -478,12 +479,10 @@ void AddPath(const std::string& path, TracePlan& plan) {
     AddShards(path, plan);
   } else if (name.ends_with(".safetensors")) {
     AddSafetensors(path, plan);
-  } else if (name.ends_with(".npy")) {
-    AddArrayFile(Container::kNpy, path, plan);
   } else if (DumpNumber(name)) {
     AddDump(path, plan);
-  } else if (name.ends_with(".npz")) {
-    AddArrayFile(Container::kNpz, path, plan);
+  } else if (name.ends_with(".npy") || name.ends_with(".npz")) {
+    AddArrayFile(path, plan);
   } else {
     RefuseFile(path);
   }

@@ -64,18 +64,18 @@ void ApplyMetadata(const std::string& place, Recording& recording) {
   }
 }
 
-void CheckPosition(const Recording& recording, int64_t step, const FileCounts& counts) {
+void CheckPosition(const Recording& recording, int64_t step, size_t micro_steps, size_t ranks) {
   const std::optional<int64_t> own_step =
       MetadataNumber(recording.place, recording.metadata, "step");
   if (own_step.value_or(step) != step) {
     throw InputError(recording.place, "step in the metadata differs", std::to_string(step),
                      std::to_string(*own_step));
   }
-  CheckCount(recording, "micro_steps", counts.micro_steps,
+  CheckCount(recording, "micro_steps", micro_steps,
              "missing micro-step: wrong number of files for this step");
   CheckIndex(recording, "micro_step", recording.micro);
   if (recording.rank < 0) return;  // elsewhere the words may mean anything
-  CheckCount(recording, "ranks", counts.ranks, "missing rank: wrong number of files for this step");
+  CheckCount(recording, "ranks", ranks, "missing rank: wrong number of files for this step");
   CheckIndex(recording, "rank", recording.rank);
 }
 

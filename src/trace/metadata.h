@@ -23,14 +23,9 @@ std::optional<int64_t> MetadataNumber(const std::string& place, const Metadata& 
 // Sets grad_scale from the metadata and refuses what dlsim would misread. Throws InputError.
 void ApplyMetadata(const std::string& place, Recording& recording);
 
-// Files that belong together.
-struct FileCounts {
-  size_t micro_steps = 1;  // of the step
-  size_t ranks = 1;        // of each micro-step
-};
-
-// Throws InputError unless the metadata agrees with what the file's name and neighbors say.
-void CheckPosition(const Recording& recording, int64_t step, const FileCounts& counts);
+// Throws InputError unless the metadata agrees with what the file's name and neighbors say: the
+// micro-steps of the step, and the ranks of each.
+void CheckPosition(const Recording& recording, int64_t step, size_t micro_steps, size_t ranks);
 
 // Returns the names that metadata list under a key, one a line; and names as metadata list them.
 std::set<std::string> ListedIn(const Metadata& metadata, std::string_view key);

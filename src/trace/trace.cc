@@ -268,13 +268,12 @@ const std::vector<std::string>& TraceReader::notes() const { return impl_->plan.
 
 TraceStep TraceReader::Load(size_t i) const {
   const PlannedStep& planned = impl_->plan.steps.at(i);
-  const FileCounts counts = {planned.files.size() / planned.ranks, planned.ranks};
   TraceStep step;
   step.step = *planned.step;
   std::vector<Recording> ranks;
   for (const PlannedFile& file : planned.files) {
     ranks.push_back(LoadRecording(file, planned.roles.get(), impl_->options, impl_->open));
-    CheckPosition(ranks.back(), step.step, counts);
+    CheckPosition(ranks.back(), step.step, planned.files.size() / planned.ranks, planned.ranks);
     if (ranks.size() > 1) CheckSameGradients(ranks.front(), "rank 0", ranks.back());
     if (ranks.size() < planned.ranks) continue;
     step.recordings.push_back(ReduceRanks(std::exchange(ranks, {}), impl_->reduction()));
