@@ -159,14 +159,14 @@ TraceJson ReadTraceJson(const std::string& path) {
 StepFiles ParseStepNames(const std::string& directory, const std::vector<std::string>& names) {
   StepFiles files;
   for (const std::string& name : names) {
-    const std::string place = Printable(Join(directory, name));
     const std::optional<StepName> parsed = ParseStepName(name);
     if (!parsed) {
-      throw InputError(place, "unknown kind of step file",
+      throw InputError(Printable(Join(directory, name)), "unknown kind of step file",
                        "step-<digits>[.rank-<digits>][.micro-<digits>].safetensors");
     }
     const auto [other, is_new] = files.emplace(*parsed, name);
-    if (!is_new) throw InputError(place, "same step as " + Quoted(other->second));
+    if (is_new) continue;
+    throw InputError(Printable(Join(directory, name)), "same step as " + Quoted(other->second));
   }
   return files;
 }
@@ -175,13 +175,12 @@ StepFiles ParseStepNames(const std::string& directory, const std::vector<std::st
 // is, whatever its number. Every rank records every step and micro-step, or the sum would silently
 // lack its share.
 size_t CountRanks(const std::string& directory, const StepFiles& files) {
-  std::map<int64_t, std::string> places;  // the first file of each rank
-  for (const auto& [name, file] : files) {
-    places.try_emplace(name.rank, Printable(Join(directory, file)));
-  }
-  if (places.size() <= 1) return 1;
+  std::map<int64_t, std::string> first_files;  // of each rank
+  for (const auto& [name, file] : files) first_files.try_emplace(name.rank, file);
+  if (first_files.size() <= 1) return 1;
   int64_t ranks = 0;
-  for (const auto& [rank, place] : places) {
+  for (const auto& [rank, file] : first_files) {
+    const std::string place = Printable(Join(directory, file));
     if (rank < 0) throw InputError(place, "step files with and without ranks");
     if (rank == ranks++) continue;
     throw InputError(place, "missing rank",
@@ -198,7 +197,7 @@ size_t CountRanks(const std::string& directory, const StepFiles& files) {
                            std::to_string(rank) + " in the same directory");
     }
   }
-  return places.size();
+  return first_files.size();
 }
 
 void CheckMicroSteps(const std::string& directory, const StepFiles& files) {
