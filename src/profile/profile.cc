@@ -237,7 +237,7 @@ auto ReadJson(const std::string& place, const std::string& text, std::string_vie
 }
 
 // Throws for the first value that is not as what was read of it would be written: numbers of
-// another kind or size become others as they are read, and names that are not known.
+// another size become others as they are read, and so do names that are not known.
 void RequireWritten(const std::string& place, const nlohmann::json& json,
                     const nlohmann::json& written) {
   for (const auto& [key, value] : json.items()) {
@@ -245,6 +245,20 @@ void RequireWritten(const std::string& place, const nlohmann::json& json,
     const std::string expected = found == written.end() ? "" : found->dump();
     if (expected != value.dump()) RefuseValue(place, key, value);
   }
+}
+
+// Throws nlohmann's exception for what is no integer, as nlohmann itself does not.
+int64_t IntegerIn(const nlohmann::json& value) {
+  return value.get_ref<const nlohmann::json::number_integer_t&>();
+}
+
+template <class Integer>
+std::vector<Integer> IntegersIn(const nlohmann::json& values) {
+  std::vector<Integer> integers;
+  for (const nlohmann::json& value : values) {
+    integers.push_back(static_cast<Integer>(IntegerIn(value)));
+  }
+  return integers;
 }
 
 // Of a name that is none: RequireWritten finds it.
@@ -267,7 +281,7 @@ ProfileSettings ReadSettings(const std::string& folder) {
     settings.mantissas = json.at("mantissas").get<std::vector<float>>();
     settings.tensors = json.at("tensors").get<std::string>();
     settings.accumulation = NameIn<Accumulation>(json, "accumulation");
-    settings.accumulate_steps = json.at("accumulate_steps").get<int64_t>();
+    settings.accumulate_steps = IntegerIn(json.at("accumulate_steps"));
     settings.description = json.at("description").get<std::map<std::string, std::string>>();
     RequireWritten(place, json, SettingsJson<nlohmann::json>(settings));
     const std::vector<float>& mantissas = settings.mantissas;
@@ -631,20 +645,21 @@ Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
     }
     Head head;
     StepTables& step = head.step;
-    step.step = json.at("step").get<int64_t>();
-    head.parts = json.at("parts").get<size_t>();
-    step.micro_steps = json.at("micro_steps").get<std::vector<int64_t>>();
+    step.step = IntegerIn(json.at("step"));
+    head.parts = static_cast<size_t>(IntegerIn(json.at("parts")));
+    step.micro_steps = IntegersIn<int64_t>(json.at("micro_steps"));
     head.sums = json.at("sums").get<bool>();
     for (const nlohmann::json& entry : json.at("tensors")) {
       step.tensors.push_back({entry.at("name").get<std::string>(), NameIn<Role>(entry, "role"),
                               NameIn<DType>(entry, "dtype"),
-                              entry.at("shape").get<std::vector<uint64_t>>()});
+                              IntegersIn<uint64_t>(entry.at("shape"))});
     }
-    step.gradients = json.at("gradients").get<size_t>();
+    step.gradients = static_cast<size_t>(IntegerIn(json.at("gradients")));
     for (const nlohmann::json& entry : json.at("files")) {
       const nlohmann::json& content = entry.at("content");
       const std::string hex = content.is_null() ? "" : content.get<std::string>();
-      step.files.push_back({entry.at("name").get<std::string>(), entry.at("bytes").get<uint64_t>(),
+      step.files.push_back({entry.at("name").get<std::string>(),
+                            static_cast<uint64_t>(IntegerIn(entry.at("bytes"))),
                             std::strtoull(hex.c_str(), nullptr, 16)});
     }
     step.metadata = json.at("metadata").get<std::map<std::string, std::string>>();
