@@ -23,8 +23,7 @@ class DeviceOption : public testing::Test {
  protected:
   DeviceOption() {
     const std::vector<uint64_t> shape = {2};
-    dir_.Write("in.npy",
-               MakeNpyHeader("<f4", shape, false) + Float32Bytes({1.0f, -0.3333333f}));
+    dir_.Write("in.npy", MakeNpyHeader("<f4", shape, false) + Float32Bytes({1.0f, -0.3333333f}));
     Succeed({"convert", "--to", "cb16", Path("in.npy"), Path("codes.npy")});
     Succeed({"profile", kSingle, "-o", Path("in.profile"), "--quiet"});
   }
