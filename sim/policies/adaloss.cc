@@ -10,31 +10,26 @@
 #include <tuple>
 
 #include "dlsim/codec.h"
-#include "dlsim/error.h"
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {
 
-enum class Bound { kNone, kHeuristic };
-enum class Rounded { kNo, kToPowerOfTwo };
-
 struct AdaLoss {
   struct Config {
     float u_min = 0;
     float u_max = 0;
+    double n_uf = 0;
     double n_uf_threshold = 0;  // standard deviations within which n_uf of a normal gradient lies
-    Bound bound = Bound::kHeuristic;
+    bool power_of_two = true;
+    bool use_bound = true;
     float scale_upper_bound = 0;
     float accum_upper_bound = 0;
-    Rounded rounded = Rounded::kToPowerOfTwo;
   };
   struct State {
     float scale = 1;
   };
   static State Start(const Config&) { return {}; }
-  static double Scale(const State& state) { return state.scale; }
   static void Prepare(const Config& config, State& state, const GradientSpread& spread);
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
     return {.next = state};
@@ -59,93 +54,60 @@ float UnboundScale(const AdaLoss::Config& config, const GradientSpread& spread) 
 
 void AdaLoss::Prepare(const Config& config, State& state, const GradientSpread& spread) {
   float scale = UnboundScale(config, spread);
-  if (config.bound == Bound::kHeuristic) {
+  if (config.use_bound) {
     scale = std::min({scale, config.accum_upper_bound, config.scale_upper_bound});
   }
-  if (config.rounded == Rounded::kToPowerOfTwo) {
+  if (config.power_of_two) {
     // The float32 logarithm of the original may round up to the next power of two.
     scale = std::exp2(std::floor(std::log2(scale)));
   }
   state.scale = AsFp16(scale);
 }
 
-const std::vector<ParameterInfo>& AdalossParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"u_min", {}, "6e-8", "magnitudes below this underflow"},
-      {"u_max", {"max"}, "65504", "magnitudes above this overflow"},
-      {"n_uf_threshold", {"n_uf"}, "1e-3", "share of a normal gradient that may underflow"},
-      {"power_of_two", {}, "true", "round the factor down to a power of two"},
-      {"use_bound", {}, "true", "apply the two bounds below"},
-      {"scale_upper_bound", {}, "16", "largest factor of one gradient"},
-      {"accum_upper_bound", {}, "1024", "largest product of factors; here of one"},
-  };
-  return kParameters;
-}
-
-double ReadPositiveNumber(const Settings& settings, std::string_view name) {
-  const double value = settings.Number(name);
-  if (static_cast<float>(value) > 0) return value;
-  throw UsageError(std::string("adaloss.").append(name), "not above 0", "a positive float32 number",
-                   Quoted(settings.Text(name)));
-}
-
-double ReadShare(const Settings& settings, std::string_view name) {
-  const double value = settings.Number(name);
-  if (value > 0 && value < 1) return value;
-  throw UsageError(std::string("adaloss.").append(name), "not a share", "a number above 0, below 1",
-                   Quoted(settings.Text(name)));
-}
-
-std::vector<std::string> Notes(const AdaLoss::Config& config, std::string_view format) {
-  std::vector<std::string> notes;
-  if (!format.empty() && format != "fp16") {
-    notes.push_back("u_min and u_max default to the limits of fp16, and the factor is an fp16");
+void FinishAdaLoss(Setup<AdaLoss::Config>& setup) {
+  AdaLoss::Config& config = setup.config;
+  const Settings& settings = setup.settings;
+  if (!(config.n_uf > 0 && config.n_uf < 1)) {
+    settings.Refuse("n_uf_threshold", "not a share", "a number above 0, below 1");
   }
-  if (config.bound == Bound::kHeuristic) {
-    notes.push_back("use_bound limits every factor to scale_upper_bound");
-  } else {
-    notes.push_back(
-        "without use_bound a small gradient's factor can be too large for fp16: infinite");
+  for (const char* name : {"u_min", "u_max", "scale_upper_bound", "accum_upper_bound"}) {
+    if (static_cast<float>(settings.Number(name)) > 0) continue;
+    settings.Refuse(name, "not above 0", "a positive float32 number");
   }
-  return notes;
-}
-
-ConfiguredScaler MakeAdaloss(const ParameterMap& given, std::string_view format) {
-  const Settings settings{"adaloss", AdalossParameters(), given};
-  const auto positive = [&](std::string_view name) { return ReadPositiveNumber(settings, name); };
-  const double n_uf = ReadShare(settings, "n_uf_threshold");
-  const bool power_of_two = settings.Bool("power_of_two");
-  const bool use_bound = settings.Bool("use_bound");
-  const AdaLoss::Config config = {
-      .u_min = static_cast<float>(positive("u_min")),
-      .u_max = static_cast<float>(positive("u_max")),
-      .n_uf_threshold = boost::math::erf_inv(n_uf) * std::numbers::sqrt2,
-      .bound = use_bound ? Bound::kHeuristic : Bound::kNone,
-      .scale_upper_bound = AsFp16(static_cast<float>(positive("scale_upper_bound"))),
-      .accum_upper_bound = AsFp16(static_cast<float>(positive("accum_upper_bound"))),
-      .rounded = power_of_two ? Rounded::kToPowerOfTwo : Rounded::kNo};
-  return {.scaler = LossScaler::Make<AdaLoss>(config),
-          .parameters = {{"u_min", positive("u_min")},
-                         {"u_max", positive("u_max")},
-                         {"n_uf_threshold", n_uf},
-                         {"power_of_two", power_of_two},
-                         {"use_bound", use_bound},
-                         {"scale_upper_bound", positive("scale_upper_bound")},
-                         {"accum_upper_bound", positive("accum_upper_bound")}},
-          .notes = Notes(config, format)};
+  config.n_uf_threshold = boost::math::erf_inv(config.n_uf) * std::numbers::sqrt2;
+  config.scale_upper_bound = AsFp16(config.scale_upper_bound);
+  config.accum_upper_bound = AsFp16(config.accum_upper_bound);
+  setup.NoteIf(!setup.format.empty() && setup.format != "fp16",
+               "u_min and u_max default to the limits of fp16, and the factor is an fp16");
+  setup.Note(config.use_bound
+                 ? "use_bound limits every factor to scale_upper_bound"
+                 : "without use_bound a small gradient's factor can be too large for fp16: "
+                   "infinite");
 }
 
 }  // namespace
 
 PolicyInfo AdaLossPolicy() {
-  return {
-      .name = "adaloss",
-      .aliases = {"ada-loss", "ada_loss"},
-      .summary = "adaptive loss scaling: each gradient's factor from its own spread",
-      .rules = {.finite_test = FiniteTest::kElementwise, .granularity = ScaleGranularity::kTensor},
-      .parameters = AdalossParameters(),
-      .make = MakeAdaloss,
-      .checkpoint = CheckpointContent::kNothing};
+  using Config = AdaLoss::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<AdaLoss>(
+      {.name = "adaloss",
+       .aliases = {"ada-loss", "ada_loss"},
+       .summary = "adaptive loss scaling: each gradient's factor from its own spread",
+       .rules = {.finite_test = FiniteTest::kElementwise, .granularity = ScaleGranularity::kTensor},
+       .checkpoint = CheckpointContent::kNothing},
+      {Row(&Config::u_min, "u_min", {}, "6e-8", "magnitudes below this underflow"),
+       Row(&Config::u_max, "u_max", {"max"}, "65504", "magnitudes above this overflow"),
+       Row(&Config::n_uf, "n_uf_threshold", {"n_uf"}, "1e-3",
+           "share of a normal gradient that may underflow"),
+       Row(&Config::power_of_two, "power_of_two", {}, "true",
+           "round the factor down to a power of two"),
+       Row(&Config::use_bound, "use_bound", {}, "true", "apply the two bounds below"),
+       Row(&Config::scale_upper_bound, "scale_upper_bound", {}, "16",
+           "largest factor of one gradient"),
+       Row(&Config::accum_upper_bound, "accum_upper_bound", {}, "1024",
+           "largest product of factors; here of one")},
+      FinishAdaLoss);
 }
 
 }  // namespace dlsim::sim

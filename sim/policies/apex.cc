@@ -6,8 +6,6 @@
 #include <optional>
 #include <tuple>
 
-#include "dlsim/error.h"
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 #include "sim/policies/python_number.h"
 
@@ -16,14 +14,13 @@ namespace {
 
 using enum ParameterRole;
 
-enum class Dynamics { kOff, kOn };
-
 struct AmpLossScaler {
   struct Config {
-    Dynamics dynamics = Dynamics::kOn;
-    double init_scale = 0;  // or the static loss_scale
+    FixedOrDynamic loss_scale;
+    double init_scale = 0;
+    double scale_factor = 0;
     double scale_window = 0;
-    double min_loss_scale = 0;  // 0 = none
+    std::optional<double> min_loss_scale;
     double max_loss_scale = 0;
   };
   struct State {
@@ -31,13 +28,12 @@ struct AmpLossScaler {
     int64_t unskipped = 0;
   };
   static State Start(const Config& config) {
-    const bool capped = config.dynamics == Dynamics::kOn;
-    return {capped ? std::min(config.max_loss_scale, config.init_scale) : config.init_scale, 0};
+    return {config.loss_scale.fixed.value_or(std::min(config.max_loss_scale, config.init_scale)),
+            0};
   }
-  static double Scale(const State& state) { return state.loss_scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
   static int64_t AlikeSteps(const Config& config, const State& state) {
-    if (config.dynamics != Dynamics::kOn) return kAlwaysAlike;
+    if (!config.loss_scale.dynamic()) return kAlwaysAlike;
     return AlikeUntil(WholeInterval(config.scale_window), state.unskipped);
   }
   static constexpr auto Fields() {
@@ -55,12 +51,12 @@ Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const
             .event = FatalEvent({"ZeroDivisionError", "float division by zero"})};
   }
   State next = state;
-  const bool dynamic = config.dynamics == Dynamics::kOn;
+  const bool dynamic = config.loss_scale.dynamic();
   const bool skip = input.overflow && dynamic;
   if (skip) {
     next.loss_scale /= 2;
-    if (config.min_loss_scale != 0) {
-      next.loss_scale = std::max(config.min_loss_scale, next.loss_scale);
+    if (config.min_loss_scale.value_or(0) != 0) {
+      next.loss_scale = std::max(*config.min_loss_scale, next.loss_scale);
     }
     next.unskipped = 0;
   } else {
@@ -73,79 +69,56 @@ Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const
   return {.next = next, .skip = skip};
 }
 
-const std::vector<ParameterInfo>& ApexParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"loss_scale", {}, "dynamic", "dynamic, or a number: a scale that never changes"},
-      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step", kStart},
-      {"scale_factor", {}, "2", "without effect: the scale changes by factors of 2"},
-      {"scale_window",
-       {"loss_scale_window"},
-       "2000",
-       "clean steps until the scale doubles",
-       kInterval},
-      {"min_loss_scale", {}, "none", "floor of a decrease; none and 0: no floor", kFloor},
-      {"max_loss_scale", {}, "2^24", "ceiling of the first scale and of growth", kCeiling},
-  };
-  return kParameters;
-}
-
-std::vector<std::string> Notes(const Settings& settings, const AmpLossScaler::Config& config) {
-  std::vector<std::string> notes;
-  if (settings.Number("scale_factor") != 2) {
-    notes.push_back("scale_factor is ignored: the scale changes by factors of 2");
-  }
-  if (config.min_loss_scale == 0) {
-    if (settings.Text("min_loss_scale") != "none") notes.push_back("min_loss_scale 0 means none");
-    notes.push_back(
+void NoteDynamics(Setup<AmpLossScaler::Config>& setup) {
+  const AmpLossScaler::Config& config = setup.config;
+  setup.NoteIf(config.scale_factor != 2,
+               "scale_factor is ignored: the scale changes by factors of 2");
+  if (config.min_loss_scale.value_or(0) == 0) {
+    setup.NoteIf(config.min_loss_scale.has_value(), "min_loss_scale 0 means none");
+    setup.Note(
         "no min_loss_scale: the scale can reach 0, and the step after that raises "
         "ZeroDivisionError");
-  } else if (config.min_loss_scale > AmpLossScaler::Start(config).loss_scale) {
-    notes.push_back("min_loss_scale above the first scale: the first overflow raises the scale");
+  } else {
+    setup.NoteIf(*config.min_loss_scale > AmpLossScaler::Start(config).loss_scale,
+                 "min_loss_scale above the first scale: the first overflow raises the scale");
   }
-  if (config.init_scale > config.max_loss_scale) {
-    notes.push_back("init_scale above max_loss_scale: the scale starts at max_loss_scale");
-  }
-  if (config.scale_window == 0) {
-    notes.push_back(
-        "scale_window 0: each decrease is doubled back at once, and nothing else grows");
-  } else if (config.scale_window < 0 || config.scale_window != std::trunc(config.scale_window)) {
-    notes.push_back("scale_window is not a positive integer: the scale never grows");
-  }
-  return notes;
-}
-
-ConfiguredScaler MakeApex(const ParameterMap& given, std::string_view) {
-  const Settings settings{"apex", ApexParameters(), given};
-  const bool dynamic = settings.Text("loss_scale") == "dynamic";
-  const std::optional<double> minimum = OptionalNumber(settings, "min_loss_scale");
-  NamedValue loss_scale = {"loss_scale", "dynamic"};
-  if (!dynamic) loss_scale.value = ReadPositive(settings, "loss_scale").ToDouble();
-  const double init_scale = ReadPositive(settings, "init_scale").ToDouble();
-  const AmpLossScaler::Config config = {
-      .dynamics = dynamic ? Dynamics::kOn : Dynamics::kOff,
-      .init_scale = dynamic ? init_scale : std::get<double>(loss_scale.value),
-      .scale_window = settings.Number("scale_window"),
-      .min_loss_scale = minimum.value_or(0),
-      .max_loss_scale = ReadPositive(settings, "max_loss_scale").ToDouble()};
-  return {.scaler = LossScaler::Make<AmpLossScaler>(config),
-          .parameters = {loss_scale,
-                         {"init_scale", init_scale},
-                         {"scale_factor", settings.Number("scale_factor")},
-                         {"scale_window", config.scale_window},
-                         OptionalValue("min_loss_scale", minimum),
-                         {"max_loss_scale", config.max_loss_scale}},
-          .notes = dynamic ? Notes(settings, config) : std::vector<std::string>{}};
+  setup.NoteIf(config.init_scale > config.max_loss_scale,
+               "init_scale above max_loss_scale: the scale starts at max_loss_scale");
+  const double window = config.scale_window;
+  setup.NoteIf(window == 0,
+               "scale_window 0: each decrease is doubled back at once, and nothing else grows");
+  setup.NoteIf(window < 0 || window != std::trunc(window),
+               "scale_window is not a positive integer: the scale never grows");
 }
 
 }  // namespace
 
 PolicyInfo ApexPolicy() {
-  return {.name = "apex",
-          .aliases = {"apex_amp"},
-          .summary = "apex.amp; without min_loss_scale its scale can reach 0, which raises",
-          .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = ApexParameters(),
-          .make = MakeApex};
+  using Config = AmpLossScaler::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<AmpLossScaler>(
+      {.name = "apex",
+       .aliases = {"apex_amp"},
+       .summary = "apex.amp; without min_loss_scale its scale can reach 0, which raises",
+       .rules = {.finite_test = FiniteTest::kElementwise}},
+      {Row(&Config::loss_scale, "loss_scale", {}, "dynamic",
+           "dynamic, or a number: a scale that never changes"),
+       Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "65536",
+           "loss scale of the first step", kStart),
+       Row(&Config::scale_factor, "scale_factor", {}, "2",
+           "without effect: the scale changes by factors of 2"),
+       Row(&Config::scale_window, "scale_window", {"loss_scale_window"}, "2000",
+           "clean steps until the scale doubles", kInterval),
+       Row(&Config::min_loss_scale, "min_loss_scale", {}, "none",
+           "floor of a decrease; none and 0: no floor", kFloor),
+       Row(&Config::max_loss_scale, "max_loss_scale", {}, "2^24",
+           "ceiling of the first scale and of growth", kCeiling)},
+      [](Setup<Config>& setup) {
+        setup.settings.RequirePositive("init_scale", setup.config.init_scale);
+        setup.settings.RequirePositive("max_loss_scale", setup.config.max_loss_scale);
+        if (setup.config.loss_scale.dynamic()) return NoteDynamics(setup);
+        setup.settings.RequirePositive("loss_scale", *setup.config.loss_scale.fixed);
+      });
 }
 
 }  // namespace dlsim::sim

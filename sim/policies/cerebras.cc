@@ -6,9 +6,7 @@
 #include <limits>
 #include <tuple>
 
-#include "dlsim/error.h"
 #include "sim/base/quantity.h"
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -52,13 +50,27 @@ void NoteTolerance(double overflow_tolerance, int64_t most_steps, std::vector<st
 
 using enum ParameterRole;
 
+struct Fp16Type {
+  std::string name;
+};
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, Fp16Type& into) {
+  into.name = settings.Text(name);
+  if (into.name != "float16" && into.name != "bfloat16" && into.name != "cbfloat16") {
+    settings.Refuse(name, "unknown type", "float16, bfloat16 or cbfloat16");
+  }
+  return into.name;
+}
+
 struct GradScaler {
   struct Config {
+    FixedOrDynamic loss_scale;
     double init_scale = 0;
     int64_t steps_per_increase = 0;
     double min_loss_scale = 0;
     double max_loss_scale = 0;
     double overflow_tolerance = 0;
+    Fp16Type fp16_type;
   };
   struct State {
     float scale = 0;
@@ -71,7 +83,6 @@ struct GradScaler {
     const bool below = config.init_scale < config.max_loss_scale;
     return {.scale = static_cast<float>(below ? config.init_scale : config.max_loss_scale)};
   }
-  static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
   static int64_t AlikeSteps(const Config& config, const State& state) {
     // Without overflows their share stays at 0.
@@ -124,195 +135,134 @@ Transition<GradScaler::State> GradScaler::Next(const Config& config, const State
 // Which defaults, and whether a minimum below 2^-14 is refused.
 enum class Variant { kDocumented, kCode };
 
-std::vector<ParameterInfo> Parameters(Variant variant) {
-  const bool code = variant == Variant::kCode;
-  std::vector<ParameterInfo> parameters = {
-      {"loss_scale",
-       {"loss_scaling_factor"},
-       "dynamic",
-       "dynamic, or a number: a scale that never changes and skips nothing; 0 means 1"},
-      {"init_scale",
-       {"initial_loss_scale"},
-       code ? "2^15" : "2e15",
-       code ? "loss scale of the first step; 2^31 for cbfloat16; 0 means the default"
-            : "loss scale of the first step; 0 means the default",
-       kStart},
-      {"steps_per_increase",
-       {"increment_period"},
-       "2000",
-       "the scale doubles after this many steps plus one; 0 means the default",
-       kInterval},
-      {"min_loss_scale",
-       {},
-       code ? "2^-14" : "2e-14",
-       code ? "floor; below 2^-14 is refused; 0 means the default" : "floor; 0 means the default",
-       kFloor},
-      {"max_loss_scale",
-       {},
-       code ? "2^15" : "2e15",
-       code ? "ceiling; 2^31 for cbfloat16; 0 means the default" : "ceiling; 0 means the default",
-       kCeiling},
-      {"overflow_tolerance",
-       {},
-       "0",
-       "the scale halves above this fraction of overflows",
-       kTolerance},
-  };
-  if (code) {
-    parameters.push_back({"fp16_type",
-                          {},
-                          "float16",
-                          "float16, bfloat16 or cbfloat16 (the default with format cb16)"});
-  }
-  return parameters;
-}
-
-const std::vector<ParameterInfo>& DocumentedParameters() {
-  static const std::vector<ParameterInfo> kParameters = Parameters(Variant::kDocumented);
-  return kParameters;
-}
-
-const std::vector<ParameterInfo>& CodeParameters() {
-  static const std::vector<ParameterInfo> kParameters = Parameters(Variant::kCode);
-  return kParameters;
-}
-
-std::string Fp16Type(const Settings& settings, std::string_view format) {
-  if (!settings.Given("fp16_type") && format == "cb16") return "cbfloat16";
-  const std::string type = settings.Text("fp16_type");
-  if (type == "float16" || type == "bfloat16" || type == "cbfloat16") return type;
-  throw UsageError("cerebras-2.10.fp16_type", "unknown type", "float16, bfloat16 or cbfloat16",
-                   Quoted(type));
-}
-
-// The original's `x if x else default`.
-double OrDefault(double value, double fallback) { return value == 0 ? fallback : value; }
-
-GradScaler::Config ReadConfig(const Settings& settings, const std::string& fp16_type) {
-  const ParameterMap none;
-  const Settings defaults{settings.policy, settings.table, none};
-  const auto number = [&](std::string_view name, bool wide) {
-    const double fallback = wide ? 0x1p31 : defaults.Number(name);
-    return settings.Given(name) ? OrDefault(settings.Number(name), fallback) : fallback;
-  };
-  const bool wide = fp16_type == "cbfloat16";
-  const int64_t steps = settings.Integer("steps_per_increase");
-  return {.init_scale = number("init_scale", wide),
-          .steps_per_increase = steps == 0 ? defaults.Integer("steps_per_increase") : steps,
-          .min_loss_scale = number("min_loss_scale", false),
-          .max_loss_scale = number("max_loss_scale", wide),
-          .overflow_tolerance = settings.Number("overflow_tolerance")};
-}
-
-void NoteDefaults(const Settings& settings, std::vector<std::string>& notes) {
-  for (const std::string_view name :
-       {"init_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale"}) {
-    if (!settings.Given(name) || settings.Number(name) != 0) continue;
-    notes.push_back(std::string(name).append(" 0 means the default"));
-  }
-}
-
-void NoteSurprises(const GradScaler::Config& config, std::vector<std::string>& notes) {
+void NoteSurprises(Setup<GradScaler::Config>& setup) {
+  const GradScaler::Config& config = setup.config;
   if (config.min_loss_scale > config.max_loss_scale) {
-    notes.push_back("min_loss_scale above max_loss_scale: every step raises ApplianceNanError");
+    setup.Note("min_loss_scale above max_loss_scale: every step raises ApplianceNanError");
   } else if (config.init_scale < config.min_loss_scale && config.steps_per_increase > 0) {
-    notes.push_back(
+    setup.Note(
         "init_scale below min_loss_scale is not clamped at the start: the first step raises "
         "ApplianceNanError");
   }
-  if (config.init_scale > config.max_loss_scale) {
-    notes.push_back("init_scale above max_loss_scale: the scale starts at max_loss_scale");
-  }
+  setup.NoteIf(config.init_scale > config.max_loss_scale,
+               "init_scale above max_loss_scale: the scale starts at max_loss_scale");
   if (config.steps_per_increase < 0) {
-    notes.push_back("steps_per_increase below 0: every step doubles the scale");
+    setup.Note("steps_per_increase below 0: every step doubles the scale");
   } else {
     // Printed unsigned, as 2^63 - 1 has a successor there.
-    notes.push_back("the scale doubles on step " +
-                    std::to_string(static_cast<uint64_t>(config.steps_per_increase) + 1) +
-                    " since its last change, one more than steps_per_increase");
+    setup.Note("the scale doubles on step " +
+               std::to_string(static_cast<uint64_t>(config.steps_per_increase) + 1) +
+               " since its last change, one more than steps_per_increase");
   }
-  NoteTolerance(config.overflow_tolerance, config.steps_per_increase, notes);
+  NoteTolerance(config.overflow_tolerance, config.steps_per_increase, setup.notes);
 }
 
-void NoteStatic(const Settings& settings, const std::string& fp16_type,
-                std::vector<std::string>& notes) {
-  if (settings.Number("loss_scale") == 0) notes.push_back("loss_scale 0 means the default, 1");
-  if (fp16_type == "cbfloat16") {
-    notes.push_back("the Model Zoo refuses a static loss scale with cbfloat16");
-  }
+// The original's `x if x else default`: replaces what is 0, in the parameters that show, too.
+// Returns the names of those that were given so.
+std::vector<std::string> FillDefaults(Setup<GradScaler::Config>& setup) {
+  GradScaler::Config& config = setup.config;
+  const Settings& settings = setup.settings;
+  const ParameterMap none;
+  const Settings defaults{settings.policy, settings.table, none};
+  std::vector<std::string> zeros;
+  const auto fill = [&](std::string_view name, auto& value, auto fallback) {
+    const bool given = settings.Given(name);
+    if (given && value == 0) zeros.emplace_back(name);
+    if (!given || value == 0) value = fallback;
+    const auto shown = std::ranges::find(setup.parameters, name, &NamedValue::name);
+    shown->value = value;
+  };
+  const bool wide = config.fp16_type.name == "cbfloat16";
+  fill("init_scale", config.init_scale, wide ? 0x1p31 : defaults.Number("init_scale"));
+  fill("steps_per_increase", config.steps_per_increase, defaults.Integer("steps_per_increase"));
+  fill("min_loss_scale", config.min_loss_scale, defaults.Number("min_loss_scale"));
+  fill("max_loss_scale", config.max_loss_scale, wide ? 0x1p31 : defaults.Number("max_loss_scale"));
+  return zeros;
 }
 
-std::vector<NamedValue> Describe(const Settings& settings, const GradScaler::Config& config,
-                                 const std::string& fp16_type, float static_scale) {
-  NamedValue loss_scale = {"loss_scale", "dynamic"};
-  if (static_scale != 0) loss_scale.value = double{static_scale};
-  std::vector<NamedValue> parameters = {loss_scale,
-                                        {"init_scale", config.init_scale},
-                                        {"steps_per_increase", config.steps_per_increase},
-                                        {"min_loss_scale", config.min_loss_scale},
-                                        {"max_loss_scale", config.max_loss_scale},
-                                        {"overflow_tolerance", config.overflow_tolerance}};
-  if (parameters.size() < settings.table.size()) parameters.push_back({"fp16_type", fp16_type});
-  return parameters;
+// Returns whether the scale is fixed, after that is set up.
+bool FixScale(Setup<GradScaler::Config>& setup) {
+  if (setup.config.loss_scale.dynamic()) return false;
+  const bool zero = *setup.config.loss_scale.fixed == 0;
+  const float scale = zero ? 1.0f : setup.settings.StaticScale("loss_scale");
+  setup.parameters.front().value = double{scale};
+  setup.scaler = LossScaler::Make<StaticScale>({scale});
+  setup.NoteIf(zero, "loss_scale 0 means the default, 1");
+  setup.NoteIf(setup.config.fp16_type.name == "cbfloat16",
+               "the Model Zoo refuses a static loss scale with cbfloat16");
+  return true;
 }
 
-// Returns 0 for "dynamic".
-float ReadFixedScale(const Settings& settings) {
-  if (settings.Text("loss_scale") == "dynamic") return 0;
-  return settings.Number("loss_scale") == 0 ? 1.0f : settings.StaticScale("loss_scale");
-}
-
-ConfiguredScaler MakeCerebras(const Settings& settings, Variant variant, std::string_view format) {
+void FinishCerebras(Variant variant, Setup<GradScaler::Config>& setup) {
+  GradScaler::Config& config = setup.config;
   const bool code = variant == Variant::kCode;
-  const std::string fp16_type = code ? Fp16Type(settings, format) : "";
-  const GradScaler::Config config = ReadConfig(settings, fp16_type);
-  const float static_scale = ReadFixedScale(settings);
-  const std::vector<NamedValue> parameters = Describe(settings, config, fp16_type, static_scale);
-  std::vector<std::string> notes;
-  if (fp16_type == "bfloat16" || format == "bf16") {
-    notes.push_back("the Model Zoo uses no scaler at all for bfloat16");
+  if (code && !setup.settings.Given("fp16_type") && setup.format == "cb16") {
+    config.fp16_type.name = "cbfloat16";
+    setup.parameters.back().value = config.fp16_type.name;
   }
+  const std::vector<std::string> zeros = FillDefaults(setup);
+  setup.NoteIf(config.fp16_type.name == "bfloat16" || setup.format == "bf16",
+               "the Model Zoo uses no scaler at all for bfloat16");
   // The original looks at the other parameters only when the scale is dynamic.
-  if (static_scale != 0) {
-    NoteStatic(settings, fp16_type, notes);
-    return {LossScaler::Make<StaticScale>({static_scale}), parameters, notes};
-  }
+  if (FixScale(setup)) return;
   if (code && config.min_loss_scale < 0x1p-14) {
-    throw PolicyRefusal{"ValueError", "min_loss_scale too small", parameters};
+    throw PolicyRefusal{"ValueError", "min_loss_scale too small"};
   }
   if (config.overflow_tolerance < 0) {
-    throw PolicyRefusal{"ValueError", "loss scaling counter threshold must be set >= 0",
-                        parameters};
+    throw PolicyRefusal{"ValueError", "loss scaling counter threshold must be set >= 0"};
   }
-  NoteDefaults(settings, notes);
-  NoteMisprints(config.init_scale, config.min_loss_scale, config.max_loss_scale, notes);
-  NoteSurprises(config, notes);
-  return {LossScaler::Make<GradScaler>(config), parameters, notes};
+  for (const std::string& name : zeros) setup.Note(name + " 0 means the default");
+  NoteMisprints(config.init_scale, config.min_loss_scale, config.max_loss_scale, setup.notes);
+  NoteSurprises(setup);
+}
+
+PolicyInfo PolicyOfCerebras(PolicyInfo info, Variant variant) {
+  using Config = GradScaler::Config;
+  using Row = Parameter<Config>;
+  const bool code = variant == Variant::kCode;
+  std::vector<Row> rows = {
+      Row(&Config::loss_scale, "loss_scale", {"loss_scaling_factor"}, "dynamic",
+          "dynamic, or a number: a scale that never changes and skips nothing; 0 means 1"),
+      Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, code ? "2^15" : "2e15",
+          code ? "loss scale of the first step; 2^31 for cbfloat16; 0 means the default"
+               : "loss scale of the first step; 0 means the default",
+          kStart),
+      Row(&Config::steps_per_increase, "steps_per_increase", {"increment_period"}, "2000",
+          "the scale doubles after this many steps plus one; 0 means the default", kInterval),
+      Row(&Config::min_loss_scale, "min_loss_scale", {}, code ? "2^-14" : "2e-14",
+          code ? "floor; below 2^-14 is refused; 0 means the default"
+               : "floor; 0 means the default",
+          kFloor),
+      Row(&Config::max_loss_scale, "max_loss_scale", {}, code ? "2^15" : "2e15",
+          code ? "ceiling; 2^31 for cbfloat16; 0 means the default"
+               : "ceiling; 0 means the default",
+          kCeiling),
+      Row(&Config::overflow_tolerance, "overflow_tolerance", {}, "0",
+          "the scale halves above this fraction of overflows", kTolerance)};
+  if (code) {
+    rows.push_back(Row(&Config::fp16_type, "fp16_type", {}, "float16",
+                       "float16, bfloat16 or cbfloat16 (the default with format cb16)"));
+  }
+  info.rules = {.finite_test = FiniteTest::kGlobalNorm};
+  return PolicyOf<GradScaler>(std::move(info), std::move(rows),
+                              [variant](Setup<Config>& setup) { FinishCerebras(variant, setup); });
 }
 
 }  // namespace
 
 PolicyInfo CerebrasPolicy() {
-  return {.name = "cerebras",
-          .aliases = {},
-          .summary = "Cerebras' documented numbers, read literally: 2e15 down to 2e-14",
-          .rules = {.finite_test = FiniteTest::kGlobalNorm},
-          .parameters = DocumentedParameters(),
-          .make = [](const ParameterMap& given, std::string_view format) {
-            return MakeCerebras({"cerebras", DocumentedParameters(), given}, Variant::kDocumented,
-                                format);
-          }};
+  return PolicyOfCerebras(
+      {.name = "cerebras",
+       .summary = "Cerebras' documented numbers, read literally: 2e15 down to 2e-14"},
+      Variant::kDocumented);
 }
 
 PolicyInfo Cerebras210Policy() {
-  return {.name = "cerebras-2.10",
-          .aliases = {"cerebras_pytorch"},
-          .summary = "GradScaler of Cerebras PyTorch 2.10 with the code's own defaults",
-          .rules = {.finite_test = FiniteTest::kGlobalNorm},
-          .parameters = CodeParameters(),
-          .make = [](const ParameterMap& given, std::string_view format) {
-            return MakeCerebras({"cerebras-2.10", CodeParameters(), given}, Variant::kCode, format);
-          }};
+  return PolicyOfCerebras(
+      {.name = "cerebras-2.10",
+       .aliases = {"cerebras_pytorch"},
+       .summary = "GradScaler of Cerebras PyTorch 2.10 with the code's own defaults"},
+      Variant::kCode);
 }
 
 // CSDynamicLossScale of Cerebras' TensorFlow stack.
@@ -320,16 +270,14 @@ PolicyInfo Cerebras210Policy() {
 
 namespace {
 
-// Beyond this the int64 products of counters in Next could overflow.
-constexpr int64_t kMaxPeriod = int64_t{1} << 53;
-
 struct CsDynamicLossScale {
   struct Config {
-    float initial_loss_scale = 0;
+    AsFloat32 initial_loss_scale;
     int64_t increment_period = 0;
-    float min_loss_scale = 0;
-    float max_loss_scale = 0;
-    float overflow_tolerance = 0;
+    double multiplier = 0;
+    AsFloat32 min_loss_scale;
+    AsFloat32 max_loss_scale;
+    AsFloat32 overflow_tolerance;
   };
   struct State {
     float scale = 0;
@@ -338,7 +286,6 @@ struct CsDynamicLossScale {
   };
   // Not clamped: the limits act from the first update on.
   static State Start(const Config& config) { return {config.initial_loss_scale, 0, 0}; }
-  static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
   static int64_t AlikeSteps(const Config& config, const State& state) {
     // Without overflows their share stays at 0.
@@ -375,129 +322,83 @@ Transition<CsDynamicLossScale::State> CsDynamicLossScale::Next(const Config& con
   const int64_t increase =
       std::max<int64_t>(next.steps_since_rescale - config.increment_period + 1, 0);
   next.scale *= static_cast<float>(increase + 1);
-  next.scale = std::max(std::min(next.scale, config.max_loss_scale), config.min_loss_scale);
+  next.scale =
+      std::max<float>(std::min<float>(next.scale, config.max_loss_scale), config.min_loss_scale);
   next.steps_since_rescale = Times(next.steps_since_rescale, 1 - increase);
   next.overflows_since_rescale = Times(next.overflows_since_rescale, 1 - increase);
   return {.next = next, .skip = input.overflow};
 }
 
-const std::vector<ParameterInfo>& CerebrasTfParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"initial_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step", kStart},
-      {"increment_period",
-       {"steps_per_increase"},
-       "2000",
-       "steps until the scale doubles",
-       kInterval},
-      {"multiplier", {}, "2", "only 2 is supported; anything else becomes 2", kFactor},
-      {"min_loss_scale", {}, "2^-14", "floor; below 2^-14 is refused", kFloor},
-      {"max_loss_scale", {}, "2^15", "ceiling", kCeiling},
-      {"overflow_tolerance",
-       {},
-       "0.05",
-       "the scale halves above this fraction of overflows",
-       kTolerance},
-  };
-  return kParameters;
-}
-
-// The parameters in the type of Python, in which the original compares and prints them.
-struct Arguments {
-  double initial_loss_scale;
-  int64_t increment_period;
-  double multiplier;
-  double min_loss_scale;
-  double max_loss_scale;
-  double overflow_tolerance;
-};
-
-Arguments Read(const Settings& settings) {
-  const Arguments arguments = {
-      settings.Number("initial_loss_scale"), settings.Integer("increment_period"),
-      settings.Number("multiplier"),         settings.Number("min_loss_scale"),
-      settings.Number("max_loss_scale"),     settings.Number("overflow_tolerance")};
-  if (arguments.increment_period < -kMaxPeriod || arguments.increment_period > kMaxPeriod) {
-    throw UsageError("cerebras-tf.increment_period", "out of range", "at most 2^53 either way",
-                     std::to_string(arguments.increment_period));
-  }
-  return arguments;
-}
-
-void Check(const Arguments& arguments, const std::vector<NamedValue>& parameters) {
-  const auto refuse = [&](const std::string& message) {
-    throw PolicyRefusal{"ValueError", message, parameters};
+// The parameters are compared and printed in the type of Python.
+void CheckTf(const CsDynamicLossScale::Config& config) {
+  const auto refuse = [](const std::string& message) {
+    throw PolicyRefusal{"ValueError", message};
   };
   const double float32_max = std::numeric_limits<float>::max();
-  if (arguments.min_loss_scale < 0x1p-14) {
-    refuse("`min_loss_scale` of " + PythonRepr(arguments.min_loss_scale) + " is too small");
+  if (config.min_loss_scale.given < 0x1p-14) {
+    refuse("`min_loss_scale` of " + PythonRepr(config.min_loss_scale.given) + " is too small");
   }
-  if (arguments.max_loss_scale > float32_max) {
-    refuse("Provided max_loss_scale value of " + PythonRepr(arguments.max_loss_scale) +
+  if (config.max_loss_scale.given > float32_max) {
+    refuse("Provided max_loss_scale value of " + PythonRepr(config.max_loss_scale.given) +
            " exceeds FP32_MAX of " + PythonRepr(float32_max));
   }
   // The misspelling is the original's.
-  if (arguments.overflow_tolerance < 0) {
+  if (config.overflow_tolerance.given < 0) {
     refuse("loss scaling coutner threshold must be set >= 0");
   }
 }
 
-std::vector<std::string> Notes(const Arguments& arguments) {
-  std::vector<std::string> notes;
-  NoteMisprints(arguments.initial_loss_scale, arguments.min_loss_scale, arguments.max_loss_scale,
-                notes);
+void FinishCerebrasTf(Setup<CsDynamicLossScale::Config>& setup) {
+  const CsDynamicLossScale::Config& config = setup.config;
+  // Beyond that the int64 products of counters could overflow.
+  setup.settings.RequireCount("increment_period", config.increment_period);
+  CheckTf(config);
+  const double start = config.initial_loss_scale.given;
+  const double min = config.min_loss_scale.given, max = config.max_loss_scale.given;
+  NoteMisprints(start, min, max, setup.notes);
   // numpy.isclose(multiplier, 2), as in the original.
-  if (!(std::fabs(arguments.multiplier - 2) <= 1e-8 + 1e-5 * 2)) {
-    notes.push_back("multiplier " + PythonRepr(arguments.multiplier) +
-                    " is not supported: the scale changes by factors of 2");
-  }
-  if (arguments.increment_period < 1) {
-    notes.push_back(
+  setup.NoteIf(!(std::fabs(config.multiplier - 2) <= 1e-8 + 1e-5 * 2),
+               "multiplier " + PythonRepr(config.multiplier) +
+                   " is not supported: the scale changes by factors of 2");
+  if (config.increment_period < 1) {
+    setup.Note(
         "increment_period below 1: the scale grows by factors of 3 and more and counters go "
         "negative");
   } else {
-    NoteTolerance(arguments.overflow_tolerance, arguments.increment_period, notes);
+    NoteTolerance(config.overflow_tolerance.given, config.increment_period, setup.notes);
   }
-  if (arguments.min_loss_scale > arguments.max_loss_scale) {
-    notes.push_back(
+  if (min > max) {
+    setup.Note(
         "min_loss_scale above max_loss_scale: the scale is min_loss_scale after the first step");
-  } else if (arguments.initial_loss_scale < arguments.min_loss_scale ||
-             arguments.initial_loss_scale > arguments.max_loss_scale) {
-    notes.push_back(
+  } else if (start < min || start > max) {
+    setup.Note(
         "initial_loss_scale outside [min_loss_scale, max_loss_scale]: the first step uses it as "
         "it is");
   }
-  return notes;
-}
-
-ConfiguredScaler MakeCerebrasTf(const ParameterMap& given, std::string_view) {
-  const Arguments arguments = Read(Settings{"cerebras-tf", CerebrasTfParameters(), given});
-  const std::vector<NamedValue> parameters = {{"initial_loss_scale", arguments.initial_loss_scale},
-                                              {"increment_period", arguments.increment_period},
-                                              {"multiplier", arguments.multiplier},
-                                              {"min_loss_scale", arguments.min_loss_scale},
-                                              {"max_loss_scale", arguments.max_loss_scale},
-                                              {"overflow_tolerance", arguments.overflow_tolerance}};
-  Check(arguments, parameters);
-  const CsDynamicLossScale::Config config = {
-      .initial_loss_scale = static_cast<float>(arguments.initial_loss_scale),
-      .increment_period = arguments.increment_period,
-      .min_loss_scale = static_cast<float>(arguments.min_loss_scale),
-      .max_loss_scale = static_cast<float>(arguments.max_loss_scale),
-      .overflow_tolerance = static_cast<float>(arguments.overflow_tolerance)};
-  return {.scaler = LossScaler::Make<CsDynamicLossScale>(config),
-          .parameters = parameters,
-          .notes = Notes(arguments)};
 }
 
 }  // namespace
 
 PolicyInfo CerebrasTfPolicy() {
-  return {.name = "cerebras-tf",
-          .aliases = {"cerebras_tf"},
-          .summary = "CSDynamicLossScale of Cerebras' TensorFlow stack, tolerance 0.05",
-          .rules = {.finite_test = FiniteTest::kGlobalNorm, .clip_rule = ClipRule::kTensorFlow},
-          .parameters = CerebrasTfParameters(),
-          .make = MakeCerebrasTf};
+  using Config = CsDynamicLossScale::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<CsDynamicLossScale>(
+      {.name = "cerebras-tf",
+       .aliases = {"cerebras_tf"},
+       .summary = "CSDynamicLossScale of Cerebras' TensorFlow stack, tolerance 0.05",
+       .rules = {.finite_test = FiniteTest::kGlobalNorm, .clip_rule = ClipRule::kTensorFlow}},
+      {Row(&Config::initial_loss_scale, "initial_loss_scale", {"init_scale"}, "2^15",
+           "loss scale of the first step", kStart),
+       Row(&Config::increment_period, "increment_period", {"steps_per_increase"}, "2000",
+           "steps until the scale doubles", kInterval),
+       Row(&Config::multiplier, "multiplier", {}, "2",
+           "only 2 is supported; anything else becomes 2", kFactor),
+       Row(&Config::min_loss_scale, "min_loss_scale", {}, "2^-14", "floor; below 2^-14 is refused",
+           kFloor),
+       Row(&Config::max_loss_scale, "max_loss_scale", {}, "2^15", "ceiling", kCeiling),
+       Row(&Config::overflow_tolerance, "overflow_tolerance", {}, "0.05",
+           "the scale halves above this fraction of overflows", kTolerance)},
+      FinishCerebrasTf);
 }
 
 }  // namespace dlsim::sim

@@ -6,7 +6,6 @@
 #include <optional>
 #include <tuple>
 
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -30,7 +29,6 @@ struct DynamicScale {
     int32_t fin_steps = 0;
   };
   static State Start(const Config& config) { return {config.scale, 0}; }
-  static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
   static int64_t AlikeSteps(const Config& config, const State& state) {
     return AlikeUntil(config.growth_interval, state.fin_steps);
@@ -57,92 +55,49 @@ Transition<DynamicScale::State> DynamicScale::Next(const Config& config, const S
   return {.next = next, .skip = input.overflow};
 }
 
-const std::vector<ParameterInfo>& FlaxParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"scale",
-       {"init_scale", "initial_loss_scale"},
-       "65536",
-       "loss scale of the first step",
-       kStart},
-      {"growth_factor",
-       {},
-       "2",
-       "multiplies the scale on growth, up to the largest float32",
-       kGrowth},
-      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow", kBackoff},
-      {"growth_interval",
-       {},
-       "2000",
-       "the scale grows after this many clean steps plus one",
-       kInterval},
-      {"minimum_scale", {}, "2^-126", "floor, or none", kFloor},
-  };
-  return kParameters;
-}
-
-void NoteGrowth(const DynamicScale::Config& config, std::vector<std::string>& notes) {
-  if (config.growth_interval < 0) {
-    notes.push_back("growth_interval below 0: the scale never grows");
-  } else if (config.growth_interval == 0) {
-    notes.push_back("growth_interval 0: every clean step grows the scale");
-  } else {
-    notes.push_back("the scale grows on clean step " +
-                    std::to_string(int64_t{config.growth_interval} + 1) +
-                    ", one more than growth_interval");
-  }
-  if (!(config.growth_factor > 1)) {
-    notes.push_back("growth_factor of 1 or less: the scale never grows");
-  }
-  NoteCeiling("the largest float32", kFloatMax, CleanStepsToReach<DynamicScale>(config, kFloatMax),
-              notes);
-}
-
-std::vector<std::string> Notes(const DynamicScale::Config& config) {
-  std::vector<std::string> notes;
+void FinishFlax(Setup<DynamicScale::Config>& setup) {
+  const DynamicScale::Config& config = setup.config;
   if (config.scale != 0 || config.minimum_scale.value_or(0) <= 0) {
-    NoteDeadStart("scale", config.scale, notes);
+    NoteDeadStart("scale", config.scale, setup.notes);
   }
-  NoteGrowth(config, notes);
-  if (config.backoff_factor >= 1) {
-    notes.push_back("backoff_factor of 1 or more: an overflow does not lower the scale");
+  if (config.growth_interval < 0) {
+    setup.Note("growth_interval below 0: the scale never grows");
+  } else if (config.growth_interval == 0) {
+    setup.Note("growth_interval 0: every clean step grows the scale");
+  } else {
+    setup.Note("the scale grows on clean step " +
+               std::to_string(int64_t{config.growth_interval} + 1) +
+               ", one more than growth_interval");
   }
-  if (config.minimum_scale && config.scale < *config.minimum_scale) {
-    notes.push_back("scale below minimum_scale: an overflow raises it to minimum_scale");
-  }
-  NoteZero(OverflowsToZero<DynamicScale>(config), notes);
-  return notes;
-}
-
-ConfiguredScaler MakeFlax(const ParameterMap& given, std::string_view) {
-  const Settings settings{"flax", FlaxParameters(), given};
-  const double scale = settings.Number("scale");
-  const double growth_factor = settings.Number("growth_factor");
-  const double backoff_factor = settings.Number("backoff_factor");
-  const std::optional<double> minimum_scale = OptionalNumber(settings, "minimum_scale");
-  DynamicScale::Config config = {.scale = static_cast<float>(scale),
-                                 .growth_factor = static_cast<float>(growth_factor),
-                                 .backoff_factor = static_cast<float>(backoff_factor),
-                                 .growth_interval = Int32(settings, "growth_interval"),
-                                 .minimum_scale = std::nullopt};
-  if (minimum_scale) config.minimum_scale = static_cast<float>(*minimum_scale);
-  return {.scaler = LossScaler::Make<DynamicScale>(config),
-          .parameters = {{"scale", scale},
-                         {"growth_factor", growth_factor},
-                         {"backoff_factor", backoff_factor},
-                         {"growth_interval", int64_t{config.growth_interval}},
-                         OptionalValue("minimum_scale", minimum_scale)},
-          .notes = Notes(config)};
+  setup.NoteIf(!(config.growth_factor > 1), "growth_factor of 1 or less: the scale never grows");
+  NoteCeiling("the largest float32", kFloatMax, CleanStepsToReach<DynamicScale>(config, kFloatMax),
+              setup.notes);
+  setup.NoteIf(config.backoff_factor >= 1,
+               "backoff_factor of 1 or more: an overflow does not lower the scale");
+  setup.NoteIf(config.minimum_scale && config.scale < *config.minimum_scale,
+               "scale below minimum_scale: an overflow raises it to minimum_scale");
+  NoteZero(OverflowsToZero<DynamicScale>(config), setup.notes);
 }
 
 }  // namespace
 
 PolicyInfo FlaxPolicy() {
-  return {.name = "flax",
-          .aliases = {},
-          .summary = "DynamicScale of flax; saturates at the largest float32",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = FlaxParameters(),
-          .make = MakeFlax};
+  using Config = DynamicScale::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<DynamicScale>(
+      {.name = "flax",
+       .summary = "DynamicScale of flax; saturates at the largest float32",
+       .rules = {.finite_test = FiniteTest::kUnscaledElementwise}},
+      {Row(&Config::scale, "scale", {"init_scale", "initial_loss_scale"}, "65536",
+           "loss scale of the first step", kStart),
+       Row(&Config::growth_factor, "growth_factor", {}, "2",
+           "multiplies the scale on growth, up to the largest float32", kGrowth),
+       Row(&Config::backoff_factor, "backoff_factor", {}, "0.5",
+           "multiplies the scale on an overflow", kBackoff),
+       Row(&Config::growth_interval, "growth_interval", {}, "2000",
+           "the scale grows after this many clean steps plus one", kInterval),
+       Row(&Config::minimum_scale, "minimum_scale", {}, "2^-126", "floor, or none", kFloor)},
+      FinishFlax);
 }
 
 }  // namespace dlsim::sim

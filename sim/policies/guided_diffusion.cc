@@ -5,7 +5,6 @@
 #include <string>
 #include <tuple>
 
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 #include "sim/policies/python_number.h"
 
@@ -66,42 +65,28 @@ Transition<MixedPrecisionTrainer::State> MixedPrecisionTrainer::Next(const Confi
   return {.next = next, .skip = skip};
 }
 
-const std::vector<ParameterInfo>& GuidedDiffusionParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"init_scale",
-       {"initial_loss_scale"},
-       "2^20",
-       "loss scale of the first step; the original has its log2, initial_lg_loss_scale",
-       kStart},
-      {"fp16_scale_growth", {}, "0.001", "a clean step adds this to log2 of the scale"},
-  };
-  return kParameters;
-}
-
-ConfiguredScaler MakeGuidedDiffusion(const ParameterMap& given, std::string_view) {
-  const Settings settings{"guided-diffusion", GuidedDiffusionParameters(), given};
-  const MixedPrecisionTrainer::Config config = {
-      .init_scale = ReadPositive(settings, "init_scale").ToDouble(),
-      .fp16_scale_growth = settings.Number("fp16_scale_growth")};
-  std::vector<std::string> notes = {
-      "an overflow halves the scale, each clean step multiplies it by 2^fp16_scale_growth; there "
-      "is no floor: the scale can reach 0, and then every step is skipped"};
-  return {.scaler = LossScaler::Make<MixedPrecisionTrainer>(config),
-          .parameters = {{"init_scale", config.init_scale},
-                         {"fp16_scale_growth", config.fp16_scale_growth}},
-          .notes = std::move(notes)};
-}
-
 }  // namespace
 
 PolicyInfo GuidedDiffusionPolicy() {
-  return {.name = "guided-diffusion",
-          .aliases = {"improved-diffusion"},
-          .summary = "OpenAI's guided-diffusion: every clean step raises the scale a little",
-          .rules = {.finite_test = FiniteTest::kScaledNorm},
-          .parameters = GuidedDiffusionParameters(),
-          .make = MakeGuidedDiffusion,
-          .checkpoint = CheckpointContent::kNothing};
+  using Config = MixedPrecisionTrainer::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<MixedPrecisionTrainer>(
+      {.name = "guided-diffusion",
+       .aliases = {"improved-diffusion"},
+       .summary = "OpenAI's guided-diffusion: every clean step raises the scale a little",
+       .rules = {.finite_test = FiniteTest::kScaledNorm},
+       .checkpoint = CheckpointContent::kNothing},
+      {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "2^20",
+           "loss scale of the first step; the original has its log2, initial_lg_loss_scale",
+           kStart),
+       Row(&Config::fp16_scale_growth, "fp16_scale_growth", {}, "0.001",
+           "a clean step adds this to log2 of the scale")},
+      [](Setup<Config>& setup) {
+        setup.settings.RequirePositive("init_scale", setup.config.init_scale);
+        setup.Note(
+            "an overflow halves the scale, each clean step multiplies it by 2^fp16_scale_growth; "
+            "there is no floor: the scale can reach 0, and then every step is skipped");
+      });
 }
 
 }  // namespace dlsim::sim

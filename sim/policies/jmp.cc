@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "sim/base/quantity.h"
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -27,7 +26,6 @@ struct DynamicLossScale {
     int32_t counter = 0;
   };
   static State Start(const Config& config) { return {config.loss_scale, 0}; }
-  static double Scale(const State& state) { return state.loss_scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
   static int64_t AlikeSteps(const Config& config, const State& state) {
     return AlikeUntil(config.period, state.counter);
@@ -60,87 +58,57 @@ Transition<DynamicLossScale::State> DynamicLossScale::Next(const Config& config,
   return {.next = next};
 }
 
-const std::vector<ParameterInfo>& JmpParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"loss_scale",
-       {"init_scale", "initial_loss_scale"},
-       "2^15",
-       "loss scale of the first step",
-       kStart},
-      {"period", {}, "2000", "consecutive clean steps until the scale grows", kInterval},
-      {"factor", {}, "2", "divides the scale on an overflow and multiplies it on growth", kFactor},
-      {"min_loss_scale",
-       {},
-       "1",
-       "floor; 1 again after each jit or tree_map of the real jmp",
-       kFloor},
+void NoteStart(std::string_view name, float scale, std::vector<std::string>& notes) {
+  if (!std::isinf(scale)) return;
+  notes.push_back(std::string(name).append(" is infinite as float32 and can never come back"));
+}
+
+}  // namespace
+
+PolicyInfo JmpPolicy() {
+  using Config = DynamicLossScale::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<DynamicLossScale>(
+      {.name = "jmp",
+       .summary = "DynamicLossScale of jmp; keeps its scale finite, floor 1",
+       .rules = {.finite_test = FiniteTest::kUnscaledElementwise}},
+      {Row(&Config::loss_scale, "loss_scale", {"init_scale", "initial_loss_scale"}, "2^15",
+           "loss scale of the first step", kStart),
+       Row(&Config::period, "period", {}, "2000", "consecutive clean steps until the scale grows",
+           kInterval),
+       Row(&Config::factor, "factor", {}, "2",
+           "divides the scale on an overflow and multiplies it on growth", kFactor),
+       Row(&Config::min_loss_scale, "min_loss_scale", {}, "1",
+           "floor; 1 again after each jit or tree_map of the real jmp", kFloor)},
+      [](Setup<Config>& setup) {
+        const Config& config = setup.config;
+        NoteStart("loss_scale", config.loss_scale, setup.notes);
+        NoteDivisor("factor", config.factor, setup.notes);
+        setup.NoteIf(config.period < 1, "period below 1: the scale never grows");
+        setup.NoteIf(config.min_loss_scale != 1,
+                     "the real min_loss_scale is 1 again after a jit or tree_map boundary, because "
+                     "tree_flatten drops it");
+        setup.NoteIf(config.loss_scale < config.min_loss_scale,
+                     "loss_scale below min_loss_scale: an overflow raises it to min_loss_scale");
+      });
+}
+
+// DynamicLossScaler of mindspore.amp.
+
+namespace {
+
+struct AmpScaler : DynamicLossScale {
+  struct Config : DynamicLossScale::Config {
+    double scale_value = 0;
+    int32_t scale_factor = 0;
   };
-  return kParameters;
-}
+};
 
-const std::vector<ParameterInfo>& MindsporeParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"scale_value",
-       {"init_scale", "initial_loss_scale"},
-       "2^24",
-       "loss scale of the first step; below 1 is refused",
-       kStart},
-      {"scale_factor",
-       {},
-       "2",
-       "divides the scale on an overflow and multiplies it on growth",
-       kFactor},
-      {"scale_window", {}, "2000", "consecutive clean steps until the scale grows", kInterval},
-  };
-  return kParameters;
-}
-
-void NoteStart(std::string_view name, const DynamicLossScale::Config& config,
-               std::vector<std::string>& notes) {
-  if (std::isinf(config.loss_scale)) {
-    notes.push_back(std::string(name).append(" is infinite as float32 and can never come back"));
-  }
-}
-
-std::vector<std::string> JmpNotes(const DynamicLossScale::Config& config) {
-  std::vector<std::string> notes;
-  NoteStart("loss_scale", config, notes);
-  NoteDivisor("factor", config.factor, notes);
-  if (config.period < 1) notes.push_back("period below 1: the scale never grows");
-  if (config.min_loss_scale != 1) {
-    notes.push_back(
-        "the real min_loss_scale is 1 again after a jit or tree_map boundary, because tree_flatten "
-        "drops it");
-  }
-  if (config.loss_scale < config.min_loss_scale) {
-    notes.push_back("loss_scale below min_loss_scale: an overflow raises it to min_loss_scale");
-  }
-  return notes;
-}
-
-ConfiguredScaler MakeJmp(const ParameterMap& given, std::string_view) {
-  const Settings settings{"jmp", JmpParameters(), given};
-  const double loss_scale = settings.Number("loss_scale");
-  const double factor = settings.Number("factor");
-  const double min_loss_scale = settings.Number("min_loss_scale");
-  const DynamicLossScale::Config config = {.loss_scale = static_cast<float>(loss_scale),
-                                           .period = Int32(settings, "period"),
-                                           .factor = static_cast<float>(factor),
-                                           .min_loss_scale = static_cast<float>(min_loss_scale)};
-  return {.scaler = LossScaler::Make<DynamicLossScale>(config),
-          .parameters = {{"loss_scale", loss_scale},
-                         {"period", int64_t{config.period}},
-                         {"factor", factor},
-                         {"min_loss_scale", min_loss_scale}},
-          .notes = JmpNotes(config)};
-}
-
-void CheckPositive(const char* name, int64_t value, const std::vector<NamedValue>& parameters) {
+void CheckPositive(const char* name, int64_t value) {
   if (value > 0) return;
-  throw PolicyRefusal{"ValueError",
-                      std::string("The '") + name + "' must be int and must > 0, but got '" +
-                          std::to_string(value) + "' with type 'int'.",
-                      parameters};
+  throw PolicyRefusal{"ValueError", std::string("The '") + name +
+                                        "' must be int and must > 0, but got '" +
+                                        std::to_string(value) + "' with type 'int'."};
 }
 
 // Python prints an int without a point.
@@ -150,53 +118,36 @@ std::string PythonText(const Settings& settings, std::string_view name) {
   return integer ? std::to_string(settings.Integer(name)) : PythonRepr(settings.Number(name));
 }
 
-ConfiguredScaler MakeMindspore(const ParameterMap& given, std::string_view) {
-  const Settings settings{"mindspore-amp", MindsporeParameters(), given};
-  const double scale_value = settings.Number("scale_value");
-  const int32_t scale_factor = Int32(settings, "scale_factor");
-  const int32_t scale_window = Int32(settings, "scale_window");
-  const std::vector<NamedValue> parameters = {{"scale_value", scale_value},
-                                              {"scale_factor", int64_t{scale_factor}},
-                                              {"scale_window", int64_t{scale_window}}};
-  if (scale_value < 1.0) {
-    throw PolicyRefusal{
-        "ValueError",
-        "The argument 'scale_value' must be > 1, but got " + PythonText(settings, "scale_value"),
-        parameters};
-  }
-  CheckPositive("scale_window", scale_window, parameters);
-  CheckPositive("scale_factor", scale_factor, parameters);
-  const DynamicLossScale::Config config = {.loss_scale = static_cast<float>(scale_value),
-                                           .period = scale_window,
-                                           .factor = static_cast<float>(scale_factor),
-                                           .min_loss_scale = 1};
-  std::vector<std::string> notes;
-  NoteStart("scale_value", config, notes);
-  NoteDivisor("scale_factor", config.factor, notes);
-  return {.scaler = LossScaler::Make<DynamicLossScale>(config),
-          .parameters = parameters,
-          .notes = std::move(notes)};
-}
-
 }  // namespace
 
-PolicyInfo JmpPolicy() {
-  return {.name = "jmp",
-          .aliases = {},
-          .summary = "DynamicLossScale of jmp; keeps its scale finite, floor 1",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = JmpParameters(),
-          .make = MakeJmp};
-}
-
 PolicyInfo MindsporeAmpPolicy() {
-  return {.name = "mindspore-amp",
-          .aliases = {"mindspore_amp_dynamic"},
-          .summary = "DynamicLossScaler of mindspore.amp: jmp's rule with the floor 1",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = MindsporeParameters(),
-          .make = MakeMindspore,
-          .checkpoint = CheckpointContent::kNothing};
+  using Config = AmpScaler::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<AmpScaler>(
+      {.name = "mindspore-amp",
+       .aliases = {"mindspore_amp_dynamic"},
+       .summary = "DynamicLossScaler of mindspore.amp: jmp's rule with the floor 1",
+       .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
+       .checkpoint = CheckpointContent::kNothing},
+      {Row(&Config::scale_value, "scale_value", {"init_scale", "initial_loss_scale"}, "2^24",
+           "loss scale of the first step; below 1 is refused", kStart),
+       Row(&Config::scale_factor, "scale_factor", {}, "2",
+           "divides the scale on an overflow and multiplies it on growth", kFactor),
+       Row(&Config::period, "scale_window", {}, "2000",
+           "consecutive clean steps until the scale grows", kInterval)},
+      [](Setup<Config>& setup) {
+        Config& config = setup.config;
+        if (config.scale_value < 1.0) {
+          throw PolicyRefusal{"ValueError", "The argument 'scale_value' must be > 1, but got " +
+                                                PythonText(setup.settings, "scale_value")};
+        }
+        CheckPositive("scale_window", config.period);
+        CheckPositive("scale_factor", config.scale_factor);
+        config.loss_scale = static_cast<float>(config.scale_value);
+        config.factor = static_cast<float>(config.scale_factor);
+        NoteStart("scale_value", config.loss_scale, setup.notes);
+        NoteDivisor("scale_factor", config.factor, setup.notes);
+      });
 }
 
 }  // namespace dlsim::sim

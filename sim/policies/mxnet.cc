@@ -4,7 +4,6 @@
 #include <tuple>
 
 #include "sim/base/quantity.h"
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -38,7 +37,6 @@ struct AmpLossScaler {
   static State Start(const Config& config) {
     return {.loss_scale = config.loss_scale, .next_loss_scale = {config.loss_scale}};
   }
-  static double Scale(const State& state) { return state.loss_scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
   static void SetScale(const Config&, State& state, double scale) {
     state.loss_scale = scale;
@@ -73,62 +71,35 @@ Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const
   return {.next = next, .skip = input.overflow};
 }
 
-const std::vector<ParameterInfo>& MxnetParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"loss_scale",
-       {"init", "init_scale", "initial_loss_scale"},
-       "2^16",
-       "loss scale of the first step",
-       kStart},
-      {"scale_seq_len",
-       {"window"},
-       "2000",
-       "consecutive clean steps until the scale doubles",
-       kInterval},
-      {"max_loss_scale", {"max_scale"}, "2^24", "ceiling of growth", kCeiling},
-  };
-  return kParameters;
-}
-
-std::vector<std::string> Notes(const AmpLossScaler::Config& config) {
-  std::vector<std::string> notes = {
-      "each change acts one step late: the step after an overflow still has the old scale, and "
-      "growth shows one step after scale_seq_len clean ones"};
-  if (config.scale_seq_len == 0) {
-    notes.push_back("scale_seq_len 0: overflows double the scale and clean steps never change it");
-  } else if (config.scale_seq_len < 0) {
-    notes.push_back("scale_seq_len below 0: the scale never grows");
-  }
-  if (config.loss_scale > config.max_loss_scale) {
-    notes.push_back("loss_scale above max_loss_scale: the first growth lowers the scale");
-  }
-  NoteCeiling("max_loss_scale", config.max_loss_scale,
-              CleanStepsToReach<AmpLossScaler>(config, config.max_loss_scale), notes);
-  return notes;
-}
-
-ConfiguredScaler MakeMxnet(const ParameterMap& given, std::string_view) {
-  const Settings settings{"mxnet", MxnetParameters(), given};
-  const AmpLossScaler::Config config = {.loss_scale = settings.Number("loss_scale"),
-                                        .scale_seq_len = settings.Integer("scale_seq_len"),
-                                        .max_loss_scale = settings.Number("max_loss_scale")};
-  return {.scaler = LossScaler::Make<AmpLossScaler>(config),
-          .parameters = {{"loss_scale", config.loss_scale},
-                         {"scale_seq_len", config.scale_seq_len},
-                         {"max_loss_scale", config.max_loss_scale}},
-          .notes = Notes(config)};
-}
-
 }  // namespace
 
 PolicyInfo MxnetPolicy() {
-  return {.name = "mxnet",
-          .aliases = {},
-          .summary = "LossScaler of MXNet's AMP; each change acts one step late",
-          .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = MxnetParameters(),
-          .make = MakeMxnet,
-          .checkpoint = CheckpointContent::kNothing};
+  using Config = AmpLossScaler::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<AmpLossScaler>(
+      {.name = "mxnet",
+       .summary = "LossScaler of MXNet's AMP; each change acts one step late",
+       .rules = {.finite_test = FiniteTest::kElementwise},
+       .checkpoint = CheckpointContent::kNothing},
+      {Row(&Config::loss_scale, "loss_scale", {"init", "init_scale", "initial_loss_scale"}, "2^16",
+           "loss scale of the first step", kStart),
+       Row(&Config::scale_seq_len, "scale_seq_len", {"window"}, "2000",
+           "consecutive clean steps until the scale doubles", kInterval),
+       Row(&Config::max_loss_scale, "max_loss_scale", {"max_scale"}, "2^24", "ceiling of growth",
+           kCeiling)},
+      [](Setup<Config>& setup) {
+        const Config& config = setup.config;
+        setup.Note(
+            "each change acts one step late: the step after an overflow still has the old scale, "
+            "and growth shows one step after scale_seq_len clean ones");
+        setup.NoteIf(config.scale_seq_len == 0,
+                     "scale_seq_len 0: overflows double the scale and clean steps never change it");
+        setup.NoteIf(config.scale_seq_len < 0, "scale_seq_len below 0: the scale never grows");
+        setup.NoteIf(config.loss_scale > config.max_loss_scale,
+                     "loss_scale above max_loss_scale: the first growth lowers the scale");
+        NoteCeiling("max_loss_scale", config.max_loss_scale,
+                    CleanStepsToReach<AmpLossScaler>(config, config.max_loss_scale), setup.notes);
+      });
 }
 
 }  // namespace dlsim::sim

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -34,11 +33,12 @@ struct StaticGraph {
 // Ratios are float32, as the operators of both graphs hold them.
 struct PaddleConfig {
   float init_loss_scaling = 0;
-  float incr_ratio = 0;
-  float decr_ratio = 0;
+  AsFloat32 incr_ratio;
+  AsFloat32 decr_ratio;
   int64_t incr_every_n_steps = 0;
   int64_t decr_every_n_nan_or_inf = 0;
   bool dynamic = true;  // false: overflows still skip their step
+  bool enable = true;
 };
 
 template <class Graph>
@@ -50,7 +50,6 @@ struct PaddleScaler {
     int64_t bad = 0;
   };
   static State Start(const Config& config) { return {config.init_loss_scaling, 0, 0}; }
-  static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state,
                                 const ScalerInput& input) {
     if (!config.dynamic) return {.next = state, .skip = input.overflow};
@@ -75,153 +74,94 @@ struct PaddleScaler {
   }
 };
 
-const std::vector<ParameterInfo>& DynamicParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"init_loss_scaling", {"init_scale"}, "2^16", "loss scale of the first step", kStart},
-      {"incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth},
-      {"decr_ratio", {}, "0.5", "multiplies the scale when it shrinks", kBackoff},
-      {"incr_every_n_steps",
-       {},
-       "2000",
-       "consecutive clean steps until the scale grows",
-       kInterval},
-      {"decr_every_n_nan_or_inf",
-       {},
-       "1",
-       "consecutive overflows until the scale shrinks",
-       kOverflows},
-      {"use_dynamic_loss_scaling", {}, "true", "false: the scale never changes"},
-      {"enable", {}, "true", "false: the scale is 1 and no step is skipped"},
-  };
-  return kParameters;
+void NoteCounts(Setup<PaddleConfig>& setup) {
+  const int64_t overflows = setup.config.decr_every_n_nan_or_inf;
+  setup.NoteIf(overflows > 1,
+               "a clean step clears the count of overflows: decr_every_n_nan_or_inf of them must "
+               "follow each other");
+  setup.NoteIf(overflows < 1, "decr_every_n_nan_or_inf below 1: the scale never shrinks");
+  setup.NoteIf(setup.config.incr_every_n_steps < 1,
+               "incr_every_n_steps below 1: the scale never grows");
 }
 
-const std::vector<ParameterInfo>& StaticParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"init_loss_scaling", {"init_scale"}, "2^15", "loss scale of the first step", kStart},
-      {"incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth},
-      {"decr_ratio", {}, "0.8", "multiplies the scale when it shrinks", kBackoff},
-      {"incr_every_n_steps",
-       {},
-       "1000",
-       "consecutive clean steps until the scale grows",
-       kInterval},
-      {"decr_every_n_nan_or_inf",
-       {},
-       "2",
-       "consecutive overflows until the scale shrinks",
-       kOverflows},
-  };
-  return kParameters;
-}
-
-PaddleConfig ReadConfig(const Settings& settings) {
-  const auto number = [&](std::string_view name) {
-    return static_cast<float>(settings.Number(name));
-  };
-  return {.init_loss_scaling = number("init_loss_scaling"),
-          .incr_ratio = number("incr_ratio"),
-          .decr_ratio = number("decr_ratio"),
-          .incr_every_n_steps = settings.Integer("incr_every_n_steps"),
-          .decr_every_n_nan_or_inf = settings.Integer("decr_every_n_nan_or_inf")};
-}
-
-std::vector<NamedValue> Describe(const Settings& settings, const PaddleConfig& config) {
-  return {{"init_loss_scaling", settings.Number("init_loss_scaling")},
-          {"incr_ratio", settings.Number("incr_ratio")},
-          {"decr_ratio", settings.Number("decr_ratio")},
-          {"incr_every_n_steps", config.incr_every_n_steps},
-          {"decr_every_n_nan_or_inf", config.decr_every_n_nan_or_inf}};
-}
-
-void NoteCounts(const PaddleConfig& config, std::vector<std::string>& notes) {
-  if (config.decr_every_n_nan_or_inf > 1) {
-    notes.push_back(
-        "a clean step clears the count of overflows: decr_every_n_nan_or_inf of them must follow "
-        "each other");
+void FinishDynamicGraph(Setup<PaddleConfig>& setup) {
+  const PaddleConfig& config = setup.config;
+  if (!config.enable) {
+    setup.scaler = LossScaler::Make<StaticScale>({1});
+    return;
   }
-  if (config.decr_every_n_nan_or_inf < 1) {
-    notes.push_back("decr_every_n_nan_or_inf below 1: the scale never shrinks");
+  if (!(config.incr_ratio.given > 1.0)) {
+    throw PolicyRefusal{"AssertionError", "The incr_ratio must be > 1.0."};
   }
-  if (config.incr_every_n_steps < 1) {
-    notes.push_back("incr_every_n_steps below 1: the scale never grows");
+  if (!(config.decr_ratio.given < 1.0)) {
+    throw PolicyRefusal{"AssertionError", "The decr_ratio must be < 1.0."};
   }
-}
-
-std::vector<std::string> DynamicNotes(const PaddleConfig& config) {
-  if (!config.dynamic) return {"the scale never changes, but overflows skip their step"};
-  std::vector<std::string> notes;
+  if (!config.dynamic) return setup.Note("the scale never changes, but overflows skip their step");
   const bool grows = config.incr_every_n_steps >= 1;
   const bool shrinks = config.decr_every_n_nan_or_inf >= 1;
-  if (grows && shrinks) {
-    notes.push_back(
-        "no ceiling and no floor: the scale can grow to infinity or fall to 0 and never comes "
-        "back");
-  } else if (grows) {
-    notes.push_back("no ceiling: the scale can grow to infinity and never comes back");
-  } else if (shrinks) {
-    notes.push_back("no floor: the scale can fall to 0");
-  }
-  NoteDeadStart("init_loss_scaling", config.init_loss_scaling, notes);
-  NoteCounts(config, notes);
-  return notes;
+  setup.NoteIf(grows && shrinks,
+               "no ceiling and no floor: the scale can grow to infinity or fall to 0 and never "
+               "comes back");
+  setup.NoteIf(grows && !shrinks,
+               "no ceiling: the scale can grow to infinity and never comes back");
+  setup.NoteIf(shrinks && !grows, "no floor: the scale can fall to 0");
+  NoteDeadStart("init_loss_scaling", config.init_loss_scaling, setup.notes);
+  NoteCounts(setup);
 }
 
-ConfiguredScaler MakeDynamic(const ParameterMap& given, std::string_view) {
-  const Settings settings{"paddle", DynamicParameters(), given};
-  PaddleConfig config = ReadConfig(settings);
-  config.dynamic = settings.Bool("use_dynamic_loss_scaling");
-  const bool enable = settings.Bool("enable");
-  std::vector<NamedValue> parameters = Describe(settings, config);
-  parameters.push_back({"use_dynamic_loss_scaling", config.dynamic});
-  parameters.push_back({"enable", enable});
-  if (!enable) {
-    return {.scaler = LossScaler::Make<StaticScale>({1}), .parameters = parameters, .notes = {}};
-  }
-  if (!(settings.Number("incr_ratio") > 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The incr_ratio must be > 1.0.", parameters};
-  }
-  if (!(settings.Number("decr_ratio") < 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The decr_ratio must be < 1.0.", parameters};
-  }
-  return {.scaler = LossScaler::Make<PaddleScaler<DynamicGraph>>(config),
-          .parameters = parameters,
-          .notes = DynamicNotes(config)};
-}
-
-ConfiguredScaler MakeStatic(const ParameterMap& given, std::string_view) {
-  const Settings settings{"paddle-static", StaticParameters(), given};
-  const PaddleConfig config = ReadConfig(settings);
-  std::vector<std::string> notes;
-  if (std::isfinite(config.init_loss_scaling)) {
-    NoteFloorOfOne("init_loss_scaling", config.init_loss_scaling, notes);
+void FinishStaticGraph(Setup<PaddleConfig>& setup) {
+  const float start = setup.config.init_loss_scaling;
+  if (std::isfinite(start)) {
+    NoteFloorOfOne("init_loss_scaling", start, setup.notes);
   } else {
-    NoteDeadStart("init_loss_scaling", config.init_loss_scaling, notes);
+    NoteDeadStart("init_loss_scaling", start, setup.notes);
   }
-  NoteCounts(config, notes);
-  return {.scaler = LossScaler::Make<PaddleScaler<StaticGraph>>(config),
-          .parameters = Describe(settings, config),
-          .notes = notes};
+  NoteCounts(setup);
 }
 
 }  // namespace
 
 PolicyInfo PaddlePolicy() {
-  return {.name = "paddle",
-          .aliases = {"paddle_dygraph"},
-          .summary = "paddle.amp.GradScaler of Paddle's dynamic graphs; no floor, no ceiling",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = DynamicParameters(),
-          .make = MakeDynamic};
+  using Config = PaddleConfig;
+  using Row = Parameter<Config>;
+  return PolicyOf<PaddleScaler<DynamicGraph>>(
+      {.name = "paddle",
+       .aliases = {"paddle_dygraph"},
+       .summary = "paddle.amp.GradScaler of Paddle's dynamic graphs; no floor, no ceiling",
+       .rules = {.finite_test = FiniteTest::kUnscaledElementwise}},
+      {Row(&Config::init_loss_scaling, "init_loss_scaling", {"init_scale"}, "2^16",
+           "loss scale of the first step", kStart),
+       Row(&Config::incr_ratio, "incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth),
+       Row(&Config::decr_ratio, "decr_ratio", {}, "0.5", "multiplies the scale when it shrinks",
+           kBackoff),
+       Row(&Config::incr_every_n_steps, "incr_every_n_steps", {}, "2000",
+           "consecutive clean steps until the scale grows", kInterval),
+       Row(&Config::decr_every_n_nan_or_inf, "decr_every_n_nan_or_inf", {}, "1",
+           "consecutive overflows until the scale shrinks", kOverflows),
+       Row(&Config::dynamic, "use_dynamic_loss_scaling", {}, "true",
+           "false: the scale never changes"),
+       Row(&Config::enable, "enable", {}, "true", "false: the scale is 1 and no step is skipped")},
+      FinishDynamicGraph);
 }
 
 PolicyInfo PaddleStaticPolicy() {
-  return {.name = "paddle-static",
-          .aliases = {"paddle_static"},
-          .summary = "loss scaling of Paddle's static graphs, with its older defaults; floor 1",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = StaticParameters(),
-          .make = MakeStatic};
+  using Config = PaddleConfig;
+  using Row = Parameter<Config>;
+  return PolicyOf<PaddleScaler<StaticGraph>>(
+      {.name = "paddle-static",
+       .aliases = {"paddle_static"},
+       .summary = "loss scaling of Paddle's static graphs, with its older defaults; floor 1",
+       .rules = {.finite_test = FiniteTest::kUnscaledElementwise}},
+      {Row(&Config::init_loss_scaling, "init_loss_scaling", {"init_scale"}, "2^15",
+           "loss scale of the first step", kStart),
+       Row(&Config::incr_ratio, "incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth),
+       Row(&Config::decr_ratio, "decr_ratio", {}, "0.8", "multiplies the scale when it shrinks",
+           kBackoff),
+       Row(&Config::incr_every_n_steps, "incr_every_n_steps", {}, "1000",
+           "consecutive clean steps until the scale grows", kInterval),
+       Row(&Config::decr_every_n_nan_or_inf, "decr_every_n_nan_or_inf", {}, "2",
+           "consecutive overflows until the scale shrinks", kOverflows)},
+      FinishStaticGraph);
 }
 
 }  // namespace dlsim::sim

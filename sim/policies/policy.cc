@@ -3,13 +3,11 @@
 
 #include <cassert>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
-#include "sim/policies/policies.h"
 
 namespace dlsim::sim {
 
@@ -38,35 +36,81 @@ int64_t Settings::Integer(std::string_view name) const {
   return ParseInteger(Text(name), Place(*this, name));
 }
 
-bool Settings::Bool(std::string_view name) const {
-  return ParseBool(Text(name), Place(*this, name));
+std::optional<double> Settings::OptionalNumber(std::string_view name) const {
+  const std::string text = Text(name);
+  if (text == "none" || text == "None" || text == "null") return std::nullopt;
+  return Number(name);
 }
 
 float Settings::StaticScale(std::string_view name) const {
   const float scale = static_cast<float>(Number(name));
   if (scale > 0 && std::isfinite(scale)) return scale;
-  throw UsageError(Place(*this, name), "not a loss scale", "a positive float32 number",
-                   Quoted(Text(name)));
+  Refuse(name, "not a loss scale", "a positive float32 number");
 }
 
-std::optional<double> OptionalNumber(const Settings& settings, std::string_view name) {
-  const std::string text = settings.Text(name);
-  if (text == "none" || text == "None" || text == "null") return std::nullopt;
-  return settings.Number(name);
+void Settings::Refuse(std::string_view name, std::string_view problem,
+                      std::string_view expected) const {
+  throw UsageError(Place(*this, name), problem, expected, Quoted(Text(name)));
 }
 
-NamedValue OptionalValue(std::string_view name, std::optional<double> value) {
-  if (value) return {std::string(name), *value};
-  return {std::string(name), "none"};
+void Settings::RequirePositive(std::string_view name, double value) const {
+  if (!(value > 0)) Refuse(name, "not a loss scale", "a positive number");
 }
 
-int32_t Int32(const Settings& settings, std::string_view name) {
-  const int64_t value = settings.Integer(name);
-  if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
-    throw UsageError(std::string(settings.policy).append(".").append(name), "out of range",
-                     "a number that int32 can hold", Quoted(settings.Text(name)));
-  }
-  return static_cast<int32_t>(value);
+void Settings::RequireCount(std::string_view name, int64_t value) const {
+  constexpr int64_t kLimit = int64_t{1} << 53;
+  if (value < -kLimit || value > kLimit) Refuse(name, "out of range", "at most 2^53 either way");
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, double& into) {
+  return into = settings.Number(name);
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, float& into) {
+  const double given = settings.Number(name);
+  into = static_cast<float>(given);
+  return given;
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, AsFloat32& into) {
+  return into.given = settings.Number(name);
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, int64_t& into) {
+  return into = settings.Integer(name);
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, int32_t& into) {
+  const int64_t given = settings.Integer(name);
+  into = static_cast<int32_t>(given);
+  if (into != given) settings.Refuse(name, "out of range", "a number that int32 can hold");
+  return given;
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, KernelInt& into) {
+  return into.given = settings.Integer(name);
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, bool& into) {
+  return into = ParseBool(settings.Text(name), Place(settings, name));
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name,
+                         std::optional<double>& into) {
+  into = settings.OptionalNumber(name);
+  return into ? ShownValue(*into) : "none";
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name,
+                         std::optional<float>& into) {
+  const std::optional<double> given = settings.OptionalNumber(name);
+  if (given) into = static_cast<float>(*given);
+  return given ? ShownValue(*given) : "none";
+}
+
+ShownValue ReadParameter(const Settings& settings, std::string_view name, FixedOrDynamic& into) {
+  if (settings.Text(name) == "dynamic") return "dynamic";
+  return *(into.fixed = settings.Number(name));
 }
 
 void NoteDeadStart(std::string_view name, double scale, std::vector<std::string>& notes) {
@@ -112,35 +156,18 @@ void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> c
                   std::string(name) + ", not a power of two: neither are later scales");
 }
 
-namespace {
-
-using enum ParameterRole;
-
-const std::vector<ParameterInfo>& StaticScaleParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"loss_scale", {"loss_scaling_factor"}, "1", "the loss scale, as float32", kStart},
-  };
-  return kParameters;
-}
-
-ConfiguredScaler MakeStaticScale(const ParameterMap& given, std::string_view) {
-  const Settings settings{"static", StaticScaleParameters(), given};
-  const float scale = settings.StaticScale("loss_scale");
-  return {.scaler = LossScaler::Make<StaticScale>({scale}),
-          .parameters = {{"loss_scale", double{scale}}},
-          .notes = {}};
-}
-
-}  // namespace
-
 PolicyInfo StaticPolicy() {
-  return {.name = "static",
-          .aliases = {},
-          .summary = "a constant loss scale; no step is ever skipped",
-          .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = StaticScaleParameters(),
-          .make = MakeStaticScale,
-          .checkpoint = CheckpointContent::kNothing};
+  using Config = StaticScale::Config;
+  return PolicyOf<StaticScale>(
+      {.name = "static",
+       .summary = "a constant loss scale; no step is ever skipped",
+       .rules = {.finite_test = FiniteTest::kElementwise},
+       .checkpoint = CheckpointContent::kNothing},
+      {Parameter<Config>(&Config::scale, "loss_scale", {"loss_scaling_factor"}, "1",
+                         "the loss scale, as float32", ParameterRole::kStart)},
+      [](Setup<Config>& setup) {
+        setup.parameters = {{"loss_scale", double{setup.settings.StaticScale("loss_scale")}}};
+      });
 }
 
 }  // namespace dlsim::sim

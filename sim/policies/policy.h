@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What policies are written with: their settings, how many steps are alike, where a policy ends up
-// for its notes, and the scale that never changes.
+// What policies are written with: their parameters, how many steps are alike, where a policy ends
+// up for its notes, and the scale that never changes. At the end the policies, each defined in the
+// file of its family.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "dlsim/sim/loss_scaler.h"
@@ -29,22 +32,110 @@ struct Settings {
   // These throw Error (exit code 2), naming the policy and the parameter.
   double Number(std::string_view name) const;
   int64_t Integer(std::string_view name) const;
-  bool Bool(std::string_view name) const;
+  std::optional<double> OptionalNumber(std::string_view name) const;  // nothing for Python's None
 
   // A scale that never changes: positive and finite as float32.
   float StaticScale(std::string_view name) const;
+
+  // Throws Error for a value of the parameter that is not `expected`.
+  [[noreturn]] void Refuse(std::string_view name, std::string_view problem,
+                           std::string_view expected) const;
+  void RequirePositive(std::string_view name, double value) const;
+  void RequireCount(std::string_view name, int64_t value) const;  // |value| <= 2^53
 };
 
-// Parameters that may be None in Python, and those that the original keeps as int32.
+// A number that the original checks as Python's float and computes with as float32, and an integer
+// that it takes as it is given and holds as the int of a kernel.
+struct AsFloat32 {
+  double given = 0;
+  operator float() const { return static_cast<float>(given); }
+};
+struct KernelInt {
+  int64_t given = 0;
+  operator int32_t() const { return static_cast<int32_t>(given); }
+};
 
-// Returns nothing for "none", "None" and "null"; otherwise as Settings::Number.
-std::optional<double> OptionalNumber(const Settings& settings, std::string_view name);
+// A loss scale that is "dynamic", or a number: then it never changes.
+struct FixedOrDynamic {
+  std::optional<double> fixed;
+  bool dynamic() const { return !fixed; }
+};
 
-// Returns the value as a parameter shows it: a number or "none".
-NamedValue OptionalValue(std::string_view name, std::optional<double> value);
+// Read a parameter into what holds it, and return what it shows: the value as it was given. Those
+// of other types are found where the type is. They throw as Settings::Number does, int32_t for what
+// it cannot hold.
+using ShownValue = decltype(NamedValue::value);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, double& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, float& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, AsFloat32& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, int64_t& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, int32_t& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, KernelInt& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, bool& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name,
+                         std::optional<double>& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name,
+                         std::optional<float>& into);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, FixedOrDynamic& into);
 
-// As Settings::Integer; throws Error (exit code 2) for what int32 cannot hold.
-int32_t Int32(const Settings& settings, std::string_view name);
+// A parameter of a policy, and the member of its Config that holds it.
+template <class Config>
+struct Parameter {
+  template <class Base, class T>
+  Parameter(T Base::*member, std::string_view name, std::vector<std::string_view> aliases,
+            std::string_view default_text, std::string_view help,
+            ParameterRole role = ParameterRole::kOther)
+      : info{name, std::move(aliases), default_text, help, role},
+        read([=](const Settings& settings, Config& config) {
+          return ReadParameter(settings, name, config.*member);
+        }) {}
+
+  ParameterInfo info;
+  std::function<ShownValue(const Settings& settings, Config& config)> read;
+};
+
+// A policy whose parameters were read.
+template <class Config>
+struct Setup {
+  const Settings& settings;
+  std::string_view format;  // as of PolicyInfo::make
+  Config config = {};
+  std::vector<NamedValue> parameters = {};  // as they show
+  std::vector<std::string> notes = {};
+  std::optional<LossScaler> scaler = {};  // if it does not follow the policy's rule
+
+  void Note(std::string text) { notes.push_back(std::move(text)); }
+  void NoteIf(bool applies, std::string text) {
+    if (applies) notes.push_back(std::move(text));
+  }
+};
+
+// Returns the row of the registry of a policy with these parameters. `finish` checks them, and adds
+// notes; where it throws PolicyRefusal, that gets the parameters.
+template <LossScalePolicy P>
+PolicyInfo PolicyOf(PolicyInfo info, std::vector<Parameter<typename P::Config>> rows,
+                    std::function<void(Setup<typename P::Config>& setup)> finish) {
+  for (const auto& row : rows) info.parameters.push_back(row.info);
+  info.make = [name = info.name, table = info.parameters, rows = std::move(rows),
+               finish = std::move(finish)](const ParameterMap& given, std::string_view format) {
+    const Settings settings{name, table, given};
+    Setup<typename P::Config> setup{settings, format};
+    for (const auto& row : rows) {
+      setup.parameters.push_back({std::string(row.info.name), row.read(settings, setup.config)});
+    }
+    try {
+      finish(setup);
+    } catch (PolicyRefusal& refusal) {
+      refusal.parameters = std::move(setup.parameters);
+      throw;
+    }
+    return ConfiguredScaler{
+        .scaler = setup.scaler ? *std::move(setup.scaler) : LossScaler::Make<P>(setup.config),
+        .parameters = std::move(setup.parameters),
+        .notes = std::move(setup.notes)};
+  };
+  return info;
+}
 
 // How many clean steps are alike, for the policies' AlikeSteps (see LossScalePolicy). A number that
 // is too small costs time only.
@@ -106,17 +197,18 @@ std::optional<int64_t> StepsUntil(const typename P::Config& config, const Scaler
 // Returns the number of clean steps after which the scale is at least `limit`, if it starts below.
 template <LossScalePolicy P>
 std::optional<int64_t> CleanStepsToReach(const typename P::Config& config, double limit) {
-  if (!(P::Scale(P::Start(config)) < limit)) return std::nullopt;
-  return StepsUntil<P>(config, {.overflow = false},
-                       [&](const auto& transition) { return P::Scale(transition.next) >= limit; });
+  if (!(ScaleOf<P>(P::Start(config)) < limit)) return std::nullopt;
+  return StepsUntil<P>(config, {.overflow = false}, [&](const auto& transition) {
+    return ScaleOf<P>(transition.next) >= limit;
+  });
 }
 
 // Returns the number of overflows in a row after which the scale is 0, if it does not start there.
 template <LossScalePolicy P>
 std::optional<int64_t> OverflowsToZero(const typename P::Config& config) {
-  if (P::Scale(P::Start(config)) == 0) return std::nullopt;
+  if (ScaleOf<P>(P::Start(config)) == 0) return std::nullopt;
   return StepsUntil<P>(config, {.overflow = true},
-                       [](const auto& transition) { return P::Scale(transition.next) == 0; });
+                       [](const auto& transition) { return ScaleOf<P>(transition.next) == 0; });
 }
 
 // Notes a first scale `name` that as float32 is 0 or infinite, which no factor changes.
@@ -166,12 +258,50 @@ struct StaticScale {
     float scale = 1;
   };
   static State Start(const Config& config) { return {config.scale}; }
-  static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
     return {.next = state};
   }
   static int64_t AlikeSteps(const Config&, const State&) { return kAlwaysAlike; }
   static constexpr auto Fields() { return std::tuple{StateField{"loss_scale", &State::scale}}; }
 };
+
+// The rows of the registry.
+PolicyInfo StaticPolicy();
+PolicyInfo CerebrasPolicy();
+PolicyInfo Cerebras210Policy();
+PolicyInfo CerebrasTfPolicy();
+PolicyInfo TorchPolicy();
+PolicyInfo Torch113Policy();
+PolicyInfo FairseqPolicy();
+PolicyInfo MetaseqPolicy();
+PolicyInfo FairscalePolicy();
+PolicyInfo FlaxPolicy();
+PolicyInfo JmpPolicy();
+PolicyInfo MxnetPolicy();
+PolicyInfo MindsporeAmpPolicy();
+PolicyInfo MindsporeCellPolicy();
+PolicyInfo ApexPolicy();
+PolicyInfo ApexFp16UtilsPolicy();
+PolicyInfo ApexHysteresisPolicy();
+PolicyInfo DeepSpeedPolicy();
+PolicyInfo DeepSpeed016Policy();
+PolicyInfo DeepSpeedFp16OptimizerPolicy();
+PolicyInfo MegatronPolicy();
+PolicyInfo ColossalAiPolicy();
+PolicyInfo MindSporeManagerPolicy();
+PolicyInfo TfPolicy();
+PolicyInfo Keras2Policy();
+PolicyInfo KerasPolicy();
+PolicyInfo TfContribPolicy();
+PolicyInfo PaddlePolicy();
+PolicyInfo PaddleStaticPolicy();
+PolicyInfo OpenSeq2SeqBackoffPolicy();
+PolicyInfo OpenSeq2SeqLogMaxPolicy();
+PolicyInfo PopartPolicy();
+PolicyInfo AdaLossPolicy();
+PolicyInfo Fairseq2Policy();
+PolicyInfo IcefallPolicy();
+PolicyInfo GuidedDiffusionPolicy();
+PolicyInfo BmtrainPolicy();
 
 }  // namespace dlsim::sim

@@ -8,8 +8,6 @@
 #include <limits>
 #include <tuple>
 
-#include "dlsim/error.h"
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -21,6 +19,7 @@ struct AutomaticLossScaling {
   struct Config {
     float loss_scaling = 1;  // the optimizer's own loss scale
     float bin_edge_location = 0;
+    float threshold = 0;
     float above_per_below = 0;  // elements above the edge per element below it that are accepted
     int64_t update_period = 1;
   };
@@ -50,94 +49,60 @@ struct AutomaticLossScaling {
   }
 };
 
-const std::vector<ParameterInfo>& PopartParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"lossScaling",
-       {"init_scale"},
-       "1",
-       "loss scale of the optimizer, times the update factor",
-       kStart},
-      {"binEdgeLocation", {}, "0.125", "edge of the histogram as a share of 65504"},
-      {"thresholdUpperCountProportion",
-       {},
-       "1e-7",
-       "share of the elements above the edge beyond which the scale halves"},
-      {"updatePeriod", {}, "1", "steps per update; the first step is one"},
-  };
-  return kParameters;
-}
-
 // What PopART's checks of a proportion print, which differ only in the beginning.
-void RefuseUnlessProportion(float value, const char* name, const char* prefix,
-                            const std::vector<NamedValue>& parameters) {
+void RequireProportion(float value, const char* name, const char* prefix) {
   if (value >= 0 && value <= 1) return;
   throw PolicyRefusal{
       "popart_exception",
       fmt::format("{}Out of range value for '{}'. The current value is {}, but it should be in "
                   "the range [0, 1].",
-                  prefix, name, value),
-      parameters};
+                  prefix, name, value)};
 }
 
-void RefuseAsPopartDoes(float bin_edge_location, float threshold, int64_t update_period,
-                        const std::vector<NamedValue>& parameters) {
-  RefuseUnlessProportion(bin_edge_location, "binEdgeLocation", "[AutomaticLossScale transform] ",
-                         parameters);
-  if (update_period == 0) {
+void FinishPopart(Setup<AutomaticLossScaling::Config>& setup) {
+  AutomaticLossScaling::Config& config = setup.config;
+  if (config.update_period < 0 || config.update_period > std::numeric_limits<int32_t>::max()) {
+    setup.settings.Refuse("updatePeriod", "not a period", "an integer from 1 to 2147483647");
+  }
+  config.loss_scaling = setup.settings.StaticScale("lossScaling");
+  RequireProportion(config.bin_edge_location, "binEdgeLocation", "[AutomaticLossScale transform] ");
+  if (config.update_period == 0) {
     throw PolicyRefusal{"popart_exception",
                         "[AutomaticLossScale transform][[executeOpNTimesEveryMTimes].Arguments N "
                         "and M of executeOpNTimesEveryMTimes are 1, 0 . N must not be larger than "
-                        "M.",
-                        parameters};
+                        "M."};
   }
-  RefuseUnlessProportion(threshold, "thresholdUpperCountProportion", "", parameters);
-}
-
-std::vector<std::string> Notes(float threshold) {
-  std::vector<std::string> notes = {
-      "every update halves or doubles the scale, and no step is skipped; PopART's comment says the "
-      "opposite direction of what it does"};
-  if (threshold == 1) {
-    notes.push_back(
-        "thresholdUpperCountProportion of 1 divides by zero: every update doubles the scale");
-  }
-  return notes;
-}
-
-ConfiguredScaler MakePopart(const ParameterMap& given, std::string_view) {
-  const Settings settings{"popart", PopartParameters(), given};
-  const float threshold = static_cast<float>(settings.Number("thresholdUpperCountProportion"));
-  const int64_t period = settings.Integer("updatePeriod");
-  if (period < 0 || period > std::numeric_limits<int32_t>::max()) {
-    throw UsageError("popart.updatePeriod", "not a period", "an integer from 1 to 2147483647",
-                     Quoted(settings.Text("updatePeriod")));
-  }
-  AutomaticLossScaling::Config config = {
-      .loss_scaling = settings.StaticScale("lossScaling"),
-      .bin_edge_location = static_cast<float>(settings.Number("binEdgeLocation")),
-      .update_period = period};
-  const std::vector<NamedValue> parameters = {
-      {"lossScaling", settings.Number("lossScaling")},
-      {"binEdgeLocation", settings.Number("binEdgeLocation")},
-      {"thresholdUpperCountProportion", settings.Number("thresholdUpperCountProportion")},
-      {"updatePeriod", period}};
-  RefuseAsPopartDoes(config.bin_edge_location, threshold, period, parameters);
+  const float threshold = config.threshold;
+  RequireProportion(threshold, "thresholdUpperCountProportion", "");
   config.above_per_below =
       threshold == 1 ? std::numeric_limits<float>::infinity() : threshold / (1 - threshold);
-  return {.scaler = LossScaler::Make<AutomaticLossScaling>(config),
-          .parameters = parameters,
-          .notes = Notes(threshold)};
+  setup.Note(
+      "every update halves or doubles the scale, and no step is skipped; PopART's comment says the "
+      "opposite direction of what it does");
+  setup.NoteIf(
+      threshold == 1,
+      "thresholdUpperCountProportion of 1 divides by zero: every update doubles the scale");
 }
 
 }  // namespace
 
 PolicyInfo PopartPolicy() {
-  return {.name = "popart",
-          .aliases = {"popart_als"},
-          .summary = "automatic loss scaling of Graphcore's PopART; no step is ever skipped",
-          .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = PopartParameters(),
-          .make = MakePopart};
+  using Config = AutomaticLossScaling::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<AutomaticLossScaling>(
+      {.name = "popart",
+       .aliases = {"popart_als"},
+       .summary = "automatic loss scaling of Graphcore's PopART; no step is ever skipped",
+       .rules = {.finite_test = FiniteTest::kElementwise}},
+      {Row(&Config::loss_scaling, "lossScaling", {"init_scale"}, "1",
+           "loss scale of the optimizer, times the update factor", kStart),
+       Row(&Config::bin_edge_location, "binEdgeLocation", {}, "0.125",
+           "edge of the histogram as a share of 65504"),
+       Row(&Config::threshold, "thresholdUpperCountProportion", {}, "1e-7",
+           "share of the elements above the edge beyond which the scale halves"),
+       Row(&Config::update_period, "updatePeriod", {}, "1",
+           "steps per update; the first step is one")},
+      FinishPopart);
 }
 
 }  // namespace dlsim::sim

@@ -35,6 +35,7 @@ class PythonNumber {
 
   // The nearest binary64 number; infinity for an integer that rounds past the largest.
   double ToDouble() const;
+  explicit operator double() const { return ToDouble(); }
 
   // The text of Python's repr(), for finite numbers.
   std::string Repr() const;
@@ -66,29 +67,17 @@ void CheckConvertsToInt(const PythonNumber& value);
 // Reads a number as ParseNumber does, with the type that it has in Python: "65536", "0xff" and
 // "2^16" are integers, "65536.0", "2e4" and "2^-1" floats.
 PythonNumber ParsePythonNumber(std::string_view text, std::string_view place);
+ShownValue ReadParameter(const Settings& settings, std::string_view name, PythonNumber& into);
 
 // What fields of states and parameters of this type show: an integer up to 2^53, else a float. An
 // integer field stays one when it is set to a whole number.
-std::variant<bool, int64_t, double, std::string> FieldValue(const PythonNumber& field);
+ShownValue FieldValue(const PythonNumber& field);
 bool SetFromNumber(double value, PythonNumber& field);
 
 // What the policies share whose originals are Python code on Python numbers.
 
 // The event of an exception that ends the training.
 ScalerEvent FatalEvent(const PythonError& error);
-
-// The state that DeepSpeed's FP16_Optimizer took over from apex.fp16_utils.
-struct IterationState {
-  PythonNumber cur_scale;
-  int64_t cur_iter = 0;
-  int64_t last_overflow_iter = -1;
-
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"cur_scale", &IterationState::cur_scale},
-                      StateField{"cur_iter", &IterationState::cur_iter},
-                      StateField{"last_overflow_iter", &IterationState::last_overflow_iter}};
-  }
-};
 
 // Takes a step by `update`, which changes the state as the original's method does. An exception
 // ends the step as a fatal event and leaves the state as the original would.
@@ -105,22 +94,10 @@ Transition<State> UpdateAsPython(const State& state, const ScalerInput& input,
   return transition;
 }
 
-// These throw Error (exit code 2), naming the policy and the parameter.
-PythonNumber ReadPythonNumber(const Settings& settings, std::string_view name);
-PythonNumber ReadPositive(const Settings& settings, std::string_view name);
-PythonNumber ReadStaticScale(const Settings& settings);  // loss_scale, where 0 means dynamic
-int64_t ReadCount(const Settings& settings, std::string_view name);  // |count| <= 2^53
-
-// The note on a static scale of DeepSpeed.
-constexpr const char* kStaticSkips = "the scale never changes, but overflows skip their step";
-
 // Adds a note on a scale_factor that acts against its purpose.
 void NoteFactor(const PythonNumber& scale_factor, std::vector<std::string>& notes);
 
-// Adds a note on a scale_window of 0 where growth counts clean steps ...
+// Adds a note on a scale_window of 0 where growth counts clean steps.
 void NoteWindow(const PythonNumber& scale_window, std::vector<std::string>& notes);
-
-// ... and on growth that counts the steps after a clean one.
-void NoteLaterGrowth(const PythonNumber& scale_window, std::vector<std::string>& notes);
 
 }  // namespace dlsim::sim

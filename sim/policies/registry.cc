@@ -6,7 +6,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
-#include "sim/policies/policies.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// DynamicLossScale of TensorFlow 2 and LossScaleOptimizer of Keras 2, one rule under two sets of
-// names. Sources: tensorflow/python/training/experimental/loss_scale.py and
-// keras/mixed_precision/loss_scale_optimizer.py of Keras 2.15.
+// The scalers of TensorFlow and Keras: DynamicLossScale of TensorFlow 2 and LossScaleOptimizer of
+// Keras 2, one rule under two sets of names; LossScaleOptimizer of Keras 3, which has neither floor
+// nor ceiling; ExponentialUpdateLossScaleManager of TensorFlow 1.
 #include <cmath>
+#include <string>
 #include <tuple>
 
-#include "sim/policies/policies.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -13,17 +13,23 @@ namespace {
 
 using enum ParameterRole;
 
+// Sources: tensorflow/python/training/experimental/loss_scale.py and
+// keras/mixed_precision/loss_scale_optimizer.py of Keras 2.15.
+
 struct TfNames {
   static constexpr const char* kCounter = "num_good_steps";
+  static constexpr const char* kPeriod = "increment_period";
 };
 struct Keras2Names {
   static constexpr const char* kCounter = "counter";
+  static constexpr const char* kPeriod = "growth_steps";
 };
 
 struct DynamicConfig {
   float initial_loss_scale = 0;
   int64_t period = 0;
   float multiplier = 0;
+  bool dynamic = true;
 };
 
 template <class Names>
@@ -34,7 +40,6 @@ struct DynamicLossScale {
     int64_t good_steps = 0;
   };
   static State Start(const Config& config) { return {config.initial_loss_scale, 0}; }
-  static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state,
                                 const ScalerInput& input) {
     if (input.overflow) {
@@ -53,130 +58,220 @@ struct DynamicLossScale {
   }
 };
 
-const std::vector<ParameterInfo>& TfParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"initial_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step", kStart},
-      {"increment_period",
-       {"growth_steps"},
-       "2000",
-       "consecutive clean steps until it grows",
-       kInterval},
-      {"multiplier",
-       {},
-       "2",
-       "multiplies the scale on growth and divides it on an overflow",
-       kFactor},
-  };
-  return kParameters;
+// Notes the fixed floor, unless the first scale is infinite.
+void NoteLimits(std::string_view start_name, float start, std::vector<std::string>& notes) {
+  if (std::isfinite(start)) return NoteFloorOfOne(start_name, start, notes);
+  notes.push_back(std::string(start_name) + " is infinite as float32 and can never come back");
 }
 
-const std::vector<ParameterInfo>& Keras2Parameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"initial_loss_scale",
-       {"initial_scale", "init_scale"},
-       "2^15",
-       "scale of the first step",
-       kStart},
-      {"growth_steps",
-       {"dynamic_growth_steps", "increment_period"},
-       "2000",
-       "consecutive clean steps until it grows",
-       kInterval},
-      {"multiplier",
-       {},
-       "2",
-       "multiplies the scale on growth and divides it on an overflow",
-       kFactor},
-      {"dynamic", {}, "true", "false: the scale never changes and no step is skipped"},
-  };
-  return kParameters;
+void NoteDynamic(std::string_view period_name, Setup<DynamicConfig>& setup) {
+  NoteLimits("initial_loss_scale", setup.config.initial_loss_scale, setup.notes);
+  setup.NoteIf(setup.config.period < 1,
+               std::string(period_name) + " below 1: the scale grows on every step");
+  setup.NoteIf(setup.config.multiplier <= 1,
+               "multiplier of 1 or less: overflows do not lower the scale");
 }
 
-DynamicConfig ReadConfig(const Settings& settings, std::string_view period_name) {
-  return {.initial_loss_scale = static_cast<float>(settings.Number("initial_loss_scale")),
-          .period = settings.Integer(period_name),
-          .multiplier = static_cast<float>(settings.Number("multiplier"))};
-}
-
-std::vector<NamedValue> Describe(const Settings& settings, std::string_view period_name) {
-  return {{"initial_loss_scale", settings.Number("initial_loss_scale")},
-          {std::string(period_name), settings.Integer(period_name)},
-          {"multiplier", settings.Number("multiplier")}};
-}
-
-std::vector<std::string> Notes(const DynamicConfig& config, std::string_view period_name) {
-  std::vector<std::string> notes;
-  if (!std::isfinite(config.initial_loss_scale)) {
-    notes.push_back("initial_loss_scale is infinite as float32 and can never come back");
-  } else {
-    NoteFloorOfOne("initial_loss_scale", config.initial_loss_scale, notes);
-  }
-  if (config.period < 1) {
-    notes.push_back(std::string(period_name).append(" below 1: the scale grows on every step"));
-  }
-  if (config.multiplier <= 1) {
-    notes.push_back("multiplier of 1 or less: overflows do not lower the scale");
-  }
-  return notes;
-}
-
-ConfiguredScaler MakeTf(const ParameterMap& given, std::string_view) {
-  const Settings settings{"tf", TfParameters(), given};
-  const DynamicConfig config = ReadConfig(settings, "increment_period");
-  return {.scaler = LossScaler::Make<DynamicLossScale<TfNames>>(config),
-          .parameters = Describe(settings, "increment_period"),
-          .notes = Notes(config, "increment_period")};
-}
-
-// A fixed scale, with the refusals of the original's constructor.
-ConfiguredScaler MakeFixed(const Settings& settings, const std::vector<NamedValue>& parameters) {
+// A fixed scale of Keras 2, with the refusals of the original's constructor.
+void FixScale(Setup<DynamicConfig>& setup) {
+  const Settings& settings = setup.settings;
   if (!settings.Given("initial_loss_scale")) {
-    throw PolicyRefusal{"ValueError", "\"initial_scale\" must be specified if \"dynamic\" is False",
-                        parameters};
+    throw PolicyRefusal{"ValueError",
+                        "\"initial_scale\" must be specified if \"dynamic\" is False"};
   }
   if (settings.Given("growth_steps")) {
     throw PolicyRefusal{"ValueError",
                         "\"dynamic_growth_steps\" must be None if \"dynamic\" is False, but got: " +
-                            std::to_string(settings.Integer("growth_steps")),
-                        parameters};
+                            std::to_string(setup.config.period)};
   }
-  return {.scaler = LossScaler::Make<StaticScale>({settings.StaticScale("initial_loss_scale")}),
-          .parameters = parameters,
-          .notes = {}};
+  setup.scaler = LossScaler::Make<StaticScale>({settings.StaticScale("initial_loss_scale")});
 }
 
-ConfiguredScaler MakeKeras2(const ParameterMap& given, std::string_view) {
-  const Settings settings{"keras2", Keras2Parameters(), given};
-  const DynamicConfig config = ReadConfig(settings, "growth_steps");
-  std::vector<NamedValue> parameters = Describe(settings, "growth_steps");
-  const bool dynamic = settings.Bool("dynamic");
-  parameters.push_back({"dynamic", dynamic});
-  if (!dynamic) return MakeFixed(settings, parameters);
-  return {.scaler = LossScaler::Make<DynamicLossScale<Keras2Names>>(config),
-          .parameters = parameters,
-          .notes = Notes(config, "growth_steps")};
+template <class Names>
+PolicyInfo PolicyOfDynamic(PolicyInfo info, std::vector<Parameter<DynamicConfig>> rows) {
+  using Row = Parameter<DynamicConfig>;
+  info.rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                .clip_rule = ClipRule::kTensorFlow};
+  rows.insert(rows.begin() + 2,
+              Row(&DynamicConfig::multiplier, "multiplier", {}, "2",
+                  "multiplies the scale on growth and divides it on an overflow", kFactor));
+  return PolicyOf<DynamicLossScale<Names>>(std::move(info), std::move(rows),
+                                           [](Setup<DynamicConfig>& setup) {
+                                             if (!setup.config.dynamic) return FixScale(setup);
+                                             NoteDynamic(Names::kPeriod, setup);
+                                           });
 }
 
 }  // namespace
 
 PolicyInfo TfPolicy() {
-  return {.name = "tf",
-          .aliases = {"tf_dynamic_loss_scale", "tensorflow"},
-          .summary = "DynamicLossScale of TensorFlow 2; its floor is 1",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
-                    .clip_rule = ClipRule::kTensorFlow},
-          .parameters = TfParameters(),
-          .make = MakeTf};
+  using Config = DynamicConfig;
+  using Row = Parameter<Config>;
+  return PolicyOfDynamic<TfNames>(
+      {.name = "tf",
+       .aliases = {"tf_dynamic_loss_scale", "tensorflow"},
+       .summary = "DynamicLossScale of TensorFlow 2; its floor is 1"},
+      {Row(&Config::initial_loss_scale, "initial_loss_scale", {"init_scale"}, "2^15",
+           "loss scale of the first step", kStart),
+       Row(&Config::period, TfNames::kPeriod, {"growth_steps"}, "2000",
+           "consecutive clean steps until it grows", kInterval)});
 }
 
 PolicyInfo Keras2Policy() {
-  return {.name = "keras2",
-          .aliases = {"keras2_loss_scale_optimizer"},
-          .summary = "LossScaleOptimizer of Keras 2; the rule of tf",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
-                    .clip_rule = ClipRule::kTensorFlow},
-          .parameters = Keras2Parameters(),
-          .make = MakeKeras2};
+  using Config = DynamicConfig;
+  using Row = Parameter<Config>;
+  return PolicyOfDynamic<Keras2Names>(
+      {.name = "keras2",
+       .aliases = {"keras2_loss_scale_optimizer"},
+       .summary = "LossScaleOptimizer of Keras 2; the rule of tf"},
+      {Row(&Config::initial_loss_scale, "initial_loss_scale", {"initial_scale", "init_scale"},
+           "2^15", "scale of the first step", kStart),
+       Row(&Config::period, Keras2Names::kPeriod, {"dynamic_growth_steps", "increment_period"},
+           "2000", "consecutive clean steps until it grows", kInterval),
+       Row(&Config::dynamic, "dynamic", {}, "true",
+           "false: the scale never changes and no step is skipped")});
+}
+
+// Keras 3. Source: keras/src/optimizers/loss_scale_optimizer.py.
+
+namespace {
+
+struct LossScaleOptimizer {
+  struct Config {
+    float initial_scale = 0;
+    int64_t dynamic_growth_steps = 0;
+    bool dynamic = true;
+  };
+  struct State {
+    float scale = 0;
+    int64_t step_counter = 0;
+  };
+  static State Start(const Config& config) { return {config.initial_scale, 0}; }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    if (input.overflow) return {.next = {state.scale / 2, 0}, .skip = true};
+    // Equality: a counter restored beyond the number of steps never meets it again.
+    const bool grow = state.step_counter + 1 == config.dynamic_growth_steps;
+    if (grow) return {.next = {state.scale * 2, 0}};
+    return {.next = {state.scale, state.step_counter + 1}};
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.dynamic_growth_steps, state.step_counter);
+  }
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"dynamic_scale", &State::scale},
+                      StateField{"step_counter", &State::step_counter}};
+  }
+};
+
+}  // namespace
+
+PolicyInfo KerasPolicy() {
+  using Config = LossScaleOptimizer::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<LossScaleOptimizer>(
+      {.name = "keras",
+       .aliases = {"keras3", "keras3_loss_scale_optimizer"},
+       .summary = "LossScaleOptimizer of Keras 3; no floor, no ceiling",
+       .rules = {.finite_test = FiniteTest::kElementwise, .clip_rule = ClipRule::kTensorFlow}},
+      {Row(&Config::initial_scale, "initial_scale", {"initial_loss_scale", "init_scale"}, "2^15",
+           "loss scale of the first step", kStart),
+       Row(&Config::dynamic_growth_steps, "dynamic_growth_steps", {"growth_steps"}, "2000",
+           "consecutive clean steps until the scale doubles", kInterval),
+       Row(&Config::dynamic, "dynamic", {}, "true", "false is refused")},
+      [](Setup<Config>& setup) {
+        if (!setup.config.dynamic) {
+          throw PolicyRefusal{
+              "ValueError",
+              "LossScaleOptimizer no longer supports `dynamic=False`. Instead, simply "
+              "set `loss_scale_factor` directly on the `inner_optimizer`."};
+        }
+        if (setup.config.dynamic_growth_steps < 1) {
+          setup.Note("dynamic_growth_steps below 1: the scale never grows");
+          setup.Note("no floor: the scale can reach 0");
+        } else {
+          setup.Note(
+              "no floor and no ceiling: the scale can reach 0 or infinity and never comes back");
+        }
+        NoteDeadStart("initial_scale", setup.config.initial_scale, setup.notes);
+      });
+}
+
+// TensorFlow 1. Source: tensorflow/contrib/mixed_precision/python/loss_scale_manager.py.
+
+namespace {
+
+struct ExponentialUpdate {
+  struct Config {
+    float init_loss_scale = 0;
+    int64_t incr_every_n_steps = 0;
+    int64_t decr_every_n_nan_or_inf = 0;
+    float incr_ratio = 0;
+    float decr_ratio = 0;
+  };
+  struct State {
+    float scale = 0;
+    int64_t good = 0;
+    int64_t bad = 0;
+  };
+  static State Start(const Config& config) { return {config.init_loss_scale, 0, 0}; }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    if (input.overflow) {
+      // An overflow ends the row of clean steps, but a clean step leaves `bad` as it is.
+      if (state.bad + 1 < config.decr_every_n_nan_or_inf) {
+        return {.next = {state.scale, 0, state.bad + 1}, .skip = true};
+      }
+      return {.next = {AtLeastOne(state.scale * config.decr_ratio), 0, 0}, .skip = true};
+    }
+    if (state.good + 1 < config.incr_every_n_steps) {
+      return {.next = {state.scale, state.good + 1, state.bad}};
+    }
+    const float grown = state.scale * config.incr_ratio;
+    return {.next = {std::isfinite(grown) ? grown : state.scale, 0, 0}};
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.incr_every_n_steps, state.good);
+  }
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"loss_scale", &State::scale}, StateField{"good", &State::good},
+                      StateField{"bad", &State::bad}};
+  }
+};
+
+}  // namespace
+
+PolicyInfo TfContribPolicy() {
+  using Config = ExponentialUpdate::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<ExponentialUpdate>(
+      {.name = "tf-contrib",
+       .aliases = {"tf_contrib_exponential"},
+       .summary = "ExponentialUpdateLossScaleManager of tf.contrib in TensorFlow 1",
+       .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                 .clip_rule = ClipRule::kTensorFlow}},
+      {Row(&Config::init_loss_scale, "init_loss_scale", {"init_scale"}, "2^15",
+           "loss scale of the first step", kStart),
+       Row(&Config::incr_every_n_steps, "incr_every_n_steps", {}, "2000",
+           "consecutive clean steps until the scale grows", kInterval),
+       Row(&Config::decr_every_n_nan_or_inf, "decr_every_n_nan_or_inf", {}, "2",
+           "overflows since the last change until it shrinks", kOverflows),
+       Row(&Config::incr_ratio, "incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth),
+       Row(&Config::decr_ratio, "decr_ratio", {}, "0.8", "multiplies the scale when it shrinks",
+           kBackoff)},
+      [](Setup<Config>& setup) {
+        const Config& config = setup.config;
+        NoteLimits("init_loss_scale", config.init_loss_scale, setup.notes);
+        setup.NoteIf(config.decr_every_n_nan_or_inf > 1,
+                     "overflows add up across clean steps until the scale changes; they need not "
+                     "follow each other");
+        setup.NoteIf(config.decr_every_n_nan_or_inf < 1,
+                     "decr_every_n_nan_or_inf below 1 acts as 1");
+        setup.NoteIf(config.incr_every_n_steps < 1,
+                     "incr_every_n_steps below 1: the scale grows on every clean step");
+        setup.NoteIf(config.decr_ratio >= 1,
+                     "decr_ratio of 1 or more: overflows do not lower the scale");
+      });
 }
 
 }  // namespace dlsim::sim

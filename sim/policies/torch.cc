@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch.amp.GradScaler: its rule since PyTorch 2.1 and the one of PyTorch 1.13, which can reach
-// infinity. Sources: aten/src/ATen/native/cuda/AmpKernels.cu and torch/cuda/amp/grad_scaler.py.
+// infinity; then those that extend it or grew out of it, in NeMo, fairseq2, icefall and fairscale.
+// Sources: aten/src/ATen/native/cuda/AmpKernels.cu and torch/cuda/amp/grad_scaler.py.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <tuple>
 
-#include "sim/policies/grad_scaler.h"
-#include "sim/policies/policies.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
@@ -14,15 +16,23 @@ namespace {
 
 using enum ParameterRole;
 
+enum class TorchGrowth : uint8_t { kAlways, kIfFinite };
+
 struct GradScaler {
-  using Config = TorchConfig;
-  using State = TorchState;
-  static State Start(const Config& config) { return StartAsTorch(config); }
-  static double Scale(const State& state) { return state.scale; }
-  static Transition<State> Next(const Config& config, const State& state,
-                                const ScalerInput& input) {
-    return UpdateAsTorch(config, state, input);
-  }
+  struct Config {
+    double init_scale = 0;
+    double growth_factor = 0;
+    double backoff_factor = 0;
+    KernelInt growth_interval;
+    bool enabled = true;
+    TorchGrowth growth = TorchGrowth::kIfFinite;
+  };
+  struct State {
+    float scale = 0;
+    int32_t growth_tracker = 0;
+  };
+  static State Start(const Config& config) { return {static_cast<float>(config.init_scale), 0}; }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
   static int64_t AlikeSteps(const Config& config, const State& state) {
     return AlikeUntil(config.growth_interval, state.growth_tracker);
   }
@@ -35,98 +45,413 @@ struct GradScaler {
 // The kernel multiplies the float32 scale by a double and rounds the product to float32.
 float Times(float scale, double factor) { return static_cast<float>(scale * factor); }
 
-// Wraps around as the kernel does on an interval that is never reached.
-int32_t Increment(int32_t tracker) {
-  return tracker == std::numeric_limits<int32_t>::max() ? std::numeric_limits<int32_t>::min()
-                                                        : tracker + 1;
+// Wraps around as the kernel's int does, on an interval that is never reached.
+int32_t Plus(int32_t tracker, int32_t step) {
+  return static_cast<int32_t>(static_cast<uint32_t>(tracker) + static_cast<uint32_t>(step));
 }
 
-const std::vector<ParameterInfo>& TorchParameters() {
-  static const std::vector<ParameterInfo> kParameters = {
-      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step", kStart},
-      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps", kGrowth},
-      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow", kBackoff},
-      {"growth_interval",
-       {},
-       "2000",
-       "consecutive clean steps until the scale grows; 0: never",
-       kInterval},
-      {"enabled", {}, "true", "false: the scale is 1 and no step is skipped"},
-  };
-  return kParameters;
-}
-
-std::vector<std::string> Notes(const GradScaler::Config& config, int64_t asked_interval) {
-  std::vector<std::string> notes;
-  NoteKernelInterval("growth_interval", asked_interval, config.growth_interval, notes);
-  const double start = GradScaler::Scale(GradScaler::Start(config));
-  NoteDeadStart("init_scale", start, notes);
-  if (config.growth == TorchGrowth::kAlways && config.growth_interval >= 1 && start > 0) {
-    const double infinity = std::numeric_limits<double>::infinity();
-    NoteNoCeiling(CleanStepsToReach<GradScaler>(config, infinity), notes);
-  }
-  NoteZero(OverflowsToZero<GradScaler>(config), notes);
-  return notes;
-}
-
-ConfiguredScaler MakeTorch(std::string_view policy, TorchGrowth growth, const ParameterMap& given) {
-  const Settings settings{policy, TorchParameters(), given};
-  const int64_t interval = settings.Integer("growth_interval");
-  const GradScaler::Config config = {.init_scale = settings.Number("init_scale"),
-                                     .growth_factor = settings.Number("growth_factor"),
-                                     .backoff_factor = settings.Number("backoff_factor"),
-                                     .growth_interval = static_cast<int32_t>(interval),
-                                     .growth = growth};
-  const bool enabled = settings.Bool("enabled");
-  const std::vector<NamedValue> parameters = {{"init_scale", config.init_scale},
-                                              {"growth_factor", config.growth_factor},
-                                              {"backoff_factor", config.backoff_factor},
-                                              {"growth_interval", interval},
-                                              {"enabled", enabled}};
-  if (!enabled) {
-    return {.scaler = LossScaler::Make<StaticScale>({1}), .parameters = parameters, .notes = {}};
-  }
-  CheckFactors(config.growth_factor, config.backoff_factor, parameters);
-  CheckFirstScale(config.init_scale, parameters);
-  return {.scaler = LossScaler::Make<GradScaler>(config),
-          .parameters = parameters,
-          .notes = Notes(config, interval)};
-}
-
-}  // namespace
-
-Transition<TorchState> UpdateAsTorch(const TorchConfig& config, const TorchState& state,
-                                     const ScalerInput& input) {
+Transition<GradScaler::State> GradScaler::Next(const Config& config, const State& state,
+                                               const ScalerInput& input) {
   if (input.overflow) {
     return {.next = {Times(state.scale, config.backoff_factor), 0}, .skip = true};
   }
-  const int32_t clean_steps = Increment(state.growth_tracker);
+  const int32_t clean_steps = Plus(state.growth_tracker, 1);
   if (clean_steps != config.growth_interval) return {.next = {state.scale, clean_steps}};
   const float grown = Times(state.scale, config.growth_factor);
   const bool accept = config.growth == TorchGrowth::kAlways || std::isfinite(grown);
   return {.next = {accept ? grown : state.scale, 0}};
 }
 
+// The assertions of GradScaler's constructor.
+void CheckFactors(double growth_factor, double backoff_factor) {
+  if (!(growth_factor > 1.0)) {
+    throw PolicyRefusal{"AssertionError", "The growth factor must be > 1.0."};
+  }
+  if (!(backoff_factor < 1.0)) {
+    throw PolicyRefusal{"AssertionError", "The backoff factor must be < 1.0."};
+  }
+}
+
+// And of the first call of scale(), which makes a float32 tensor: that takes no larger number.
+void CheckAsTorch(double init_scale, double growth_factor, double backoff_factor) {
+  CheckFactors(growth_factor, backoff_factor);
+  if (std::fabs(init_scale) <= std::numeric_limits<float>::max()) return;
+  throw PolicyRefusal{"RuntimeError", "value cannot be converted to type float without overflow"};
+}
+
+// Notes an interval that the kernel's int cannot hold or never reaches.
+void NoteInterval(const std::string& name, KernelInt interval, std::vector<std::string>& notes) {
+  const int32_t held = interval;
+  if (held != interval.given) {
+    notes.push_back(name + " " + std::to_string(interval.given) +
+                    " does not fit the kernel's int and acts as " + std::to_string(held));
+  }
+  if (held < 1) notes.push_back(name + " below 1: the scale never grows");
+}
+
+void FinishTorch(Setup<GradScaler::Config>& setup) {
+  const GradScaler::Config& config = setup.config;
+  if (!config.enabled) {
+    setup.scaler = LossScaler::Make<StaticScale>({1});
+    return;
+  }
+  CheckAsTorch(config.init_scale, config.growth_factor, config.backoff_factor);
+  NoteInterval("growth_interval", config.growth_interval, setup.notes);
+  const float start = GradScaler::Start(config).scale;
+  NoteDeadStart("init_scale", start, setup.notes);
+  if (config.growth == TorchGrowth::kAlways && config.growth_interval >= 1 && start > 0) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    NoteNoCeiling(CleanStepsToReach<GradScaler>(config, infinity), setup.notes);
+  }
+  NoteZero(OverflowsToZero<GradScaler>(config), setup.notes);
+}
+
+PolicyInfo PolicyOfTorch(PolicyInfo info, TorchGrowth growth) {
+  using Config = GradScaler::Config;
+  using Row = Parameter<Config>;
+  info.rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn};
+  return PolicyOf<GradScaler>(
+      std::move(info),
+      {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "65536",
+           "loss scale of the first step", kStart),
+       Row(&Config::growth_factor, "growth_factor", {}, "2",
+           "multiplies the scale after growth_interval clean steps", kGrowth),
+       Row(&Config::backoff_factor, "backoff_factor", {}, "0.5",
+           "multiplies the scale on an overflow", kBackoff),
+       Row(&Config::growth_interval, "growth_interval", {}, "2000",
+           "consecutive clean steps until the scale grows; 0: never", kInterval),
+       Row(&Config::enabled, "enabled", {}, "true",
+           "false: the scale is 1 and no step is skipped")},
+      [growth](Setup<Config>& setup) {
+        setup.config.growth = growth;
+        FinishTorch(setup);
+      });
+}
+
+}  // namespace
+
 PolicyInfo TorchPolicy() {
-  return {.name = "torch",
-          .aliases = {"torch_new"},
-          .summary = "torch.amp.GradScaler since PyTorch 2.1; keeps its scale finite",
-          .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
-          .parameters = TorchParameters(),
-          .make = [](const ParameterMap& given, std::string_view) {
-            return MakeTorch("torch", TorchGrowth::kIfFinite, given);
-          }};
+  return PolicyOfTorch(
+      {.name = "torch",
+       .aliases = {"torch_new"},
+       .summary = "torch.amp.GradScaler since PyTorch 2.1; keeps its scale finite"},
+      TorchGrowth::kIfFinite);
 }
 
 PolicyInfo Torch113Policy() {
-  return {.name = "torch-1.13",
-          .aliases = {"torch_1_13"},
-          .summary = "torch.cuda.amp.GradScaler of PyTorch 1.13; its scale can grow to infinity",
-          .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
-          .parameters = TorchParameters(),
-          .make = [](const ParameterMap& given, std::string_view) {
-            return MakeTorch("torch-1.13", TorchGrowth::kAlways, given);
-          }};
+  return PolicyOfTorch(
+      {.name = "torch-1.13",
+       .aliases = {"torch_1_13"},
+       .summary = "torch.cuda.amp.GradScaler of PyTorch 1.13; its scale can grow to infinity"},
+      TorchGrowth::kAlways);
+}
+
+// The CUDA kernel update_scale_hysteresis of apex under the GradScaler of NeMo, which extends
+// torch's. Sources: NVIDIA/apex, csrc/update_scale_hysteresis.cu; NVIDIA/NeMo, nlp_overrides.py.
+
+namespace {
+
+struct HysteresisScaler {
+  struct Config : GradScaler::Config {
+    int32_t hysteresis = 0;
+  };
+  struct State : GradScaler::State {
+    int32_t hysteresis_tracker = 0;
+  };
+  static State Start(const Config& config) {
+    return {GradScaler::Start(config), config.hysteresis};
+  }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return GradScaler::AlikeSteps(config, state);
+  }
+  static constexpr auto Fields() {
+    return std::tuple_cat(GradScaler::Fields(),
+                          std::tuple{StateField{"hysteresis_tracker", &State::hysteresis_tracker}});
+  }
+};
+
+Transition<HysteresisScaler::State> HysteresisScaler::Next(const Config& config, const State& state,
+                                                           const ScalerInput& input) {
+  Transition<GradScaler::State> torch = GradScaler::Next(config, state, input);
+  const int32_t used = input.overflow ? Plus(state.hysteresis_tracker, -1) : config.hysteresis;
+  if (input.overflow && used > 0) torch.next.scale = state.scale;
+  return {.next = {torch.next, used}, .skip = torch.skip};
+}
+
+}  // namespace
+
+PolicyInfo ApexHysteresisPolicy() {
+  using Config = HysteresisScaler::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<HysteresisScaler>(
+      {.name = "apex-hysteresis",
+       .aliases = {"apex_update_scale_hysteresis", "nemo"},
+       .summary = "apex's hysteresis kernel under NeMo's GradScaler; overflows in a row count",
+       .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn}},
+      {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "65536",
+           "loss scale of the first step", kStart),
+       Row(&Config::growth_factor, "growth_factor", {}, "2",
+           "multiplies the scale after growth_interval clean steps", kGrowth),
+       Row(&Config::backoff_factor, "backoff_factor", {}, "0.5",
+           "multiplies the scale when hysteresis is used up", kBackoff),
+       Row(&Config::growth_interval, "growth_interval", {}, "2000",
+           "consecutive clean steps until the scale grows; 0: never", kInterval),
+       Row(&Config::hysteresis, "hysteresis", {}, "1", "overflows in a row until the scale falls",
+           kOverflows)},
+      [](Setup<Config>& setup) {
+        const Config& config = setup.config;
+        CheckAsTorch(config.init_scale, config.growth_factor, config.backoff_factor);
+        NoteInterval("growth_interval", config.growth_interval, setup.notes);
+        setup.NoteIf(config.hysteresis > 1,
+                     "hysteresis counts overflows in a row: one clean step restores it, and "
+                     "without one every overflow from number " +
+                         std::to_string(config.hysteresis) + " on lowers the scale");
+        setup.NoteIf(config.hysteresis < 1,
+                     "hysteresis below 1 acts as 1: every overflow lowers the scale");
+        NoteDeadStart("init_scale", HysteresisScaler::Start(config).scale, setup.notes);
+        NoteZero(OverflowsToZero<HysteresisScaler>(config), setup.notes);
+      });
+}
+
+// StandardFloat16LossScaler of fairseq2: torch's GradScaler, and a trainer that stops where the
+// scale falls below a minimum. Sources: facebookresearch/fairseq2, optim/fp16_loss_scaler.py and
+// trainer.py.
+
+namespace {
+
+struct Fairseq2Scaler : GradScaler {
+  struct Config : GradScaler::Config {
+    double min_scale = 0;
+  };
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+};
+
+// Python's math.isclose with the tolerances of the original.
+bool IsClose(double a, double b) {
+  if (a == b) return true;
+  if (!std::isfinite(a) || !std::isfinite(b)) return false;
+  return std::fabs(a - b) <= std::max(1.3e-6 * std::max(std::fabs(a), std::fabs(b)), 1e-5);
+}
+
+// A fall of less than 1e-5 passes for no change, so that a scale as small as that gets below the
+// minimum unseen.
+Transition<Fairseq2Scaler::State> Fairseq2Scaler::Next(const Config& config, const State& state,
+                                                       const ScalerInput& input) {
+  Transition<State> transition = GradScaler::Next(config, state, input);
+  float& scale = transition.next.scale;
+  if (IsClose(scale, state.scale) || scale > state.scale || !(scale < config.min_scale)) {
+    return transition;
+  }
+  scale = static_cast<float>(config.min_scale);
+  transition.event = ScalerEvent{.type = "MinimumLossScaleReachedError",
+                                 .message = "Loss is scaled down to minimum.",
+                                 .fatal = true,
+                                 .details = {}};
+  return transition;
+}
+
+}  // namespace
+
+PolicyInfo Fairseq2Policy() {
+  using Config = Fairseq2Scaler::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<Fairseq2Scaler>(
+      {.name = "fairseq2",
+       .summary = "fairseq2's StandardFloat16LossScaler: torch's rule; stops at min_scale",
+       .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn}},
+      {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "65536",
+           "loss scale of the first step", kStart),
+       Row(&Config::growth_factor, "scale_factor", {}, "2",
+           "multiplies the scale on growth, divides it otherwise", kFactor),
+       Row(&Config::growth_interval, "scale_window", {}, "2000",
+           "consecutive clean steps until the scale grows", kInterval),
+       Row(&Config::min_scale, "min_scale", {"min_loss_scale"}, "0.0001",
+           "a fall below this stops the training", kFloor)},
+      [](Setup<Config>& setup) {
+        Config& config = setup.config;
+        if (config.growth_factor == 0) {
+          throw PolicyRefusal{"ZeroDivisionError", "float division by zero"};
+        }
+        config.backoff_factor = 1 / config.growth_factor;
+        CheckAsTorch(config.init_scale, config.growth_factor, config.backoff_factor);
+        NoteInterval("scale_window", config.growth_interval, setup.notes);
+        NoteDeadStart("init_scale", Fairseq2Scaler::Start(config).scale, setup.notes);
+        setup.NoteIf(
+            !setup.settings.Given("init_scale") && !setup.settings.Given("scale_window"),
+            "these are the defaults of the class; fairseq2's recipes start at 128 and have a "
+            "scale_window of 2^14 / (data-parallel workers * accumulated steps)");
+      });
+}
+
+// torch's GradScaler as the recipes of icefall train with it: a low scale is doubled by the
+// training loop, and a tiny one stops it. Source: k2-fsa/icefall,
+// egs/librispeech/ASR/zipformer/train.py.
+
+namespace {
+
+constexpr double kTooSmall = 1e-5;
+
+struct IcefallScaler {
+  struct Config : GradScaler::Config {
+    double below_25 = 0;  // doubles a scale below this after every 25th batch, and so on
+    double below_100 = 0;
+    double below_400 = 0;
+  };
+  struct State : GradScaler::State {
+    int64_t batch_idx = 0;
+  };
+  static State Start(const Config& config) { return {GradScaler::Start(config), 0}; }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    const double highest = std::max({config.below_25, config.below_100, config.below_400});
+    if (!(state.scale >= highest && state.scale >= kTooSmall)) return 0;
+    return GradScaler::AlikeSteps(config, state);
+  }
+  static constexpr auto Fields() {
+    return std::tuple_cat(GradScaler::Fields(),
+                          std::tuple{StateField{"batch_idx", &State::batch_idx}});
+  }
+};
+
+bool IsDoubled(const IcefallScaler::Config& config, double scale, int64_t batch_idx) {
+  return (batch_idx % 25 == 0 && scale < config.below_25) ||
+         (batch_idx % 100 == 0 && scale < config.below_100) ||
+         (batch_idx % 400 == 0 && scale < config.below_400);
+}
+
+Transition<IcefallScaler::State> IcefallScaler::Next(const Config& config, const State& state,
+                                                     const ScalerInput& input) {
+  const Transition<GradScaler::State> torch = GradScaler::Next(config, state, input);
+  Transition<State> transition = {.next = {torch.next, state.batch_idx + 1}, .skip = torch.skip};
+  const double scale = torch.next.scale;
+  if (scale < kTooSmall) {
+    transition.event =
+        ScalerEvent{.type = "RuntimeError",
+                    .message = "grad_scale is too small, exiting: " + PythonRepr(scale),
+                    .fatal = true,
+                    .details = {}};
+  } else if (IsDoubled(config, scale, state.batch_idx)) {
+    transition.next.scale = static_cast<float>(scale * 2);  // growth_tracker goes on
+  }
+  return transition;
+}
+
+}  // namespace
+
+PolicyInfo IcefallPolicy() {
+  using Config = IcefallScaler::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<IcefallScaler>(
+      {.name = "icefall",
+       .summary = "icefall: torch's rule; the training loop doubles a low scale",
+       .rules = {.finite_test = FiniteTest::kElementwise}},
+      {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "1",
+           "loss scale of the first step", kStart),
+       Row(&Config::growth_factor, "growth_factor", {}, "2",
+           "multiplies the scale after growth_interval clean steps", kGrowth),
+       Row(&Config::backoff_factor, "backoff_factor", {}, "0.5",
+           "multiplies the scale on an overflow", kBackoff),
+       Row(&Config::growth_interval, "growth_interval", {}, "2000",
+           "consecutive clean steps until the scale grows", kInterval),
+       Row(&Config::below_25, "below_25", {}, "2", "each 25th batch doubles a scale below this"),
+       Row(&Config::below_100, "below_100", {}, "8", "each 100th batch doubles a scale below this"),
+       Row(&Config::below_400, "below_400", {}, "32",
+           "each 400th batch doubles a scale below this")},
+      [](Setup<Config>& setup) {
+        const Config& config = setup.config;
+        CheckAsTorch(config.init_scale, config.growth_factor, config.backoff_factor);
+        NoteInterval("growth_interval", config.growth_interval, setup.notes);
+        setup.Note(
+            "the training loop doubles a low scale after every 25th, 100th or 400th batch, and a "
+            "scale below 1e-5 stops it");
+      });
+}
+
+// LayerwiseGradientScaler of fairscale: the rule of one scaled layer, in Python floats.
+// Source: facebookresearch/fairscale, fairscale/optim/layerwise_gradient_scaler.py.
+
+namespace {
+
+struct LayerScaler {
+  struct Config {
+    double init_scale = 0;
+    double growth_factor = 0;
+    double backoff_factor = 0;
+    int64_t growth_interval = 0;
+    double min_scale = 0;
+    double max_scale = 0;
+  };
+  struct State {
+    double scaling_factor = 0;
+    int64_t growth_tracker = 0;
+  };
+  // Not clamped: the limits act from the first change on.
+  static State Start(const Config& config) { return {config.init_scale, 0}; }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.growth_interval, state.growth_tracker);
+  }
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"scaling_factor", &State::scaling_factor},
+                      StateField{"growth_tracker", &State::growth_tracker}};
+  }
+};
+
+// Python's max(min_scale, min(scale, max_scale)), which keeps the first of what does not compare.
+double Clamp(const LayerScaler::Config& config, double scale) {
+  const double at_most = config.max_scale < scale ? config.max_scale : scale;
+  return at_most > config.min_scale ? at_most : config.min_scale;
+}
+
+Transition<LayerScaler::State> LayerScaler::Next(const Config& config, const State& state,
+                                                 const ScalerInput& input) {
+  if (input.overflow) {
+    return {.next = {Clamp(config, config.backoff_factor * state.scaling_factor), 0}, .skip = true};
+  }
+  const int64_t clean_steps = state.growth_tracker + 1;
+  if (clean_steps != config.growth_interval) return {.next = {state.scaling_factor, clean_steps}};
+  return {.next = {Clamp(config, config.growth_factor * state.scaling_factor), 0}};
+}
+
+}  // namespace
+
+// The original tests the gradients in step(), after unscale().
+PolicyInfo FairscalePolicy() {
+  using Config = LayerScaler::Config;
+  using Row = Parameter<Config>;
+  return PolicyOf<LayerScaler>(
+      {.name = "fairscale",
+       .aliases = {"fairscale_layerwise", "fairscale_layerwise_1layer"},
+       .summary = "fairscale's LayerwiseGradientScaler; a scale for each layer",
+       .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                 .granularity = ScaleGranularity::kLayer},
+       .checkpoint = CheckpointContent::kNothing},
+      {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "2^10",
+           "loss scale of the first step, the same for each layer", kStart),
+       Row(&Config::growth_factor, "growth_factor", {}, "2",
+           "multiplies the scale after growth_interval clean steps", kGrowth),
+       Row(&Config::backoff_factor, "backoff_factor", {}, "0.5",
+           "multiplies the scale on an overflow in the layer", kBackoff),
+       Row(&Config::growth_interval, "growth_interval", {}, "10000",
+           "consecutive clean steps of the layer until it grows", kInterval),
+       Row(&Config::min_scale, "min_scale", {}, "2^-126", "floor", kFloor),
+       Row(&Config::max_scale, "max_scale", {}, "0x1.fffffep+127", "ceiling", kCeiling)},
+      [](Setup<Config>& setup) {
+        const Config& config = setup.config;
+        CheckFactors(config.growth_factor, config.backoff_factor);
+        setup.NoteIf(config.growth_interval < 1, "growth_interval below 1: the scale never grows");
+        const bool crossed = config.min_scale > config.max_scale;
+        const bool outside =
+            config.init_scale < config.min_scale || config.init_scale > config.max_scale;
+        setup.NoteIf(crossed,
+                     "min_scale above max_scale: the first change sets the scale to min_scale");
+        setup.NoteIf(
+            outside && !crossed,
+            "init_scale outside [min_scale, max_scale] is not clamped before the first change");
+        NoteCeiling("max_scale", config.max_scale,
+                    CleanStepsToReach<LayerScaler>(config, config.max_scale), setup.notes);
+      });
 }
 
 }  // namespace dlsim::sim

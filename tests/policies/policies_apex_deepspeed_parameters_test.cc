@@ -98,7 +98,7 @@ TEST(ApexDeepSpeedParameters, RefuseWhatTheOriginalsRefuse) {
       {"apex-hysteresis",
        {"hysteresis=2^31"},
        "apex-hysteresis.hysteresis: out of range, "
-       "expected an integer of 32 bits, got '2^31'"},
+       "expected a number that int32 can hold, got '2^31'"},
   };
   for (const auto& [policy, settings, refusal] : cases) {
     EXPECT_EQ(Refusal(policy, settings), refusal)

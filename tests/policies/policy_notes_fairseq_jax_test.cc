@@ -53,7 +53,7 @@ TEST(FairseqJaxParameters, HaveTheirTypes) {
             "'2^31'");
   EXPECT_EQ(UsageMessage("metaseq", {"scale_window=9007199254740993"}),
             "metaseq.scale_window: out of range, expected at most 2^53 either way, got "
-            "9007199254740993");
+            "'9007199254740993'");
   EXPECT_EQ(UsageMessage("fairseq", {"threshold=nothing"}),
             "fairseq.threshold: not a number, expected a number such as 2^15, 2e15 or 0x1.8p+3, "
             "got 'nothing'");

@@ -102,7 +102,8 @@ struct Transition {
 
 // A policy: immutable Config, plain State, and pure functions. Fields() lists the State, the scale
 // first. A policy may also have
-//   SetScale(config, state, double)    if a checkpointed scale sets more than the first field;
+//   Scale(state) -> double             if the scale of the coming step is not the first field;
+//   SetScale(config, state, double)    if a checkpointed scale sets more than that;
 //   kUsesAbsmax                        to get ScalerInput::absmax;
 //   HistogramEdge(config) -> double    to get ScalerInput::below_edge and above_edge;
 //   Prepare(config, state, spread)     to set its factor from the gradient of the coming step;
@@ -114,10 +115,19 @@ template <class P>
 concept LossScalePolicy = requires(const typename P::Config& config, const typename P::State& state,
                                    const ScalerInput& input) {
   { P::Start(config) } -> std::same_as<typename P::State>;
-  { P::Scale(state) } -> std::same_as<double>;  // the loss scale of the coming step
   { P::Next(config, state, input) } -> std::same_as<Transition<typename P::State>>;
   P::Fields();  // a tuple of StateField
 };
+
+// Returns the loss scale of the coming step.
+template <LossScalePolicy P>
+double ScaleOf(const typename P::State& state) {
+  if constexpr (requires { P::Scale(state); }) {
+    return P::Scale(state);
+  } else {
+    return static_cast<double>(state.*std::get<0>(P::Fields()).member);
+  }
+}
 
 // What a policy did with one step.
 struct ScalerDecision {
@@ -228,7 +238,7 @@ class LossScaler {
       *this = static_cast<const Model&>(other);
       return true;
     }
-    double Scale() const override { return P::Scale(state); }
+    double Scale() const override { return ScaleOf<P>(state); }
     ScalerDecision Next(const ScalerInput& input) override {
       Transition<typename P::State> transition = P::Next(*config, state, input);
       state = std::move(transition.next);
@@ -237,14 +247,14 @@ class LossScaler {
     CleanSteps NextClean(int64_t most, CleanUntil until) override {
       CleanSteps steps;
       const bool to_change = until == CleanUntil::kChange;
-      const double scale = to_change ? P::Scale(state) : 0;
+      const double scale = to_change ? ScaleOf<P>(state) : 0;
       // Takes one; false after the last.
       const auto next = [&] {
         Transition<typename P::State> transition = P::Next(*config, state, {});
         state = std::move(transition.next);
         ++steps.count;
         steps.last = {transition.skip, std::move(transition.event)};
-        const bool changes = to_change && P::Scale(state) != scale;
+        const bool changes = to_change && ScaleOf<P>(state) != scale;
         return !steps.last.skip && !steps.last.event && !changes && steps.count < most;
       };
       while (true) {

@@ -45,7 +45,7 @@ using ParameterMap = std::map<std::string, std::string, std::less<>>;
 struct ConfiguredScaler {
   LossScaler scaler;
   std::vector<NamedValue> parameters;      // all, defaults included, in the order of the table
-  std::vector<std::string> notes;          // surprises worth one line in a report
+  std::vector<std::string> notes = {};     // surprises worth one line in a report
   std::optional<LossScaler> initial = {};  // as training begins, if `scaler` is from a checkpoint
 };
 
@@ -53,7 +53,7 @@ struct ConfiguredScaler {
 struct PolicyRefusal {
   std::string type;                    // such as "ValueError"
   std::string message;                 // verbatim
-  std::vector<NamedValue> parameters;  // all, as in ConfiguredScaler
+  std::vector<NamedValue> parameters = {};  // all, as in ConfiguredScaler
 };
 
 // What the stack itself writes into a checkpoint; the rest is reset on resume.
@@ -61,13 +61,13 @@ enum class CheckpointContent : uint8_t { kFull, kScaleOnly, kNothing };
 
 struct PolicyInfo {
   std::string_view name;
-  std::vector<std::string_view> aliases;
+  std::vector<std::string_view> aliases = {};
   std::string_view summary;  // one line for --help and docs
-  StackRules rules;
-  std::vector<ParameterInfo> parameters;
+  StackRules rules = {};
+  std::vector<ParameterInfo> parameters = {};
   // `format` is the name of the number format in use ("" if none), for defaults that depend on it.
   // Throws PolicyRefusal, or Error (exit code 2) for a value of the wrong type.
-  std::function<ConfiguredScaler(const ParameterMap& parameters, std::string_view format)> make;
+  std::function<ConfiguredScaler(const ParameterMap& parameters, std::string_view format)> make = {};
   CheckpointContent checkpoint = CheckpointContent::kFull;
 };
 
