@@ -15,7 +15,7 @@
 #include "dlsim/scaled_format.h"
 #include "python/src/arrays.h"
 #include "python/src/bindings.h"
-#include "sim/scaled/delayed_scale.h"
+#include "sim/scaled/scaled.h"
 
 namespace dlsim::python {
 namespace {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from the scale windows of the steps: the verdict, and where a policy's path lies.
+// What follows from the scale windows of the steps: the verdict, where a policy's path lies, and
+// what to change where a format fails: the parts of the model to keep in float32. In words, and as
+// JSON.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/replay.h"
 #include "sim/advice/windows.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -45,5 +49,48 @@ Advice WindowsOf(const StepSource& source, const AdviceRequest& request,
 
 // Adds what was found of scaled formats, and says it in the lines.
 void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice);
+
+// Returns the source as if parts of the model had been kept in float32: without their tensors.
+// Throws UsageError for a name of which the recording has no tensor.
+StepSource KeptInFloat32(StepSource source, std::span<const std::string> names);
+
+// Returns what a shadow says if these parts are kept: where all of its plan is, that it holds.
+Shadow WithKept(Shadow shadow, std::span<const std::string> names);
+
+// Fills in FormatAdvice::change and ::instead of formats that fail, and renews Advice::lines. Steps
+// through the source again for each plan of the recorder's.
+void AddChanges(const StepSource& source, const AdviceRequest& request,
+                const ReplayOptions& options, Advice& advice);
+
+// Advice in words and as JSON.
+
+// Returns what is said of a format whose verdict is Verdict::kFitsInForward, or kFailsInForward.
+std::string ForwardFit(const FormatAdvice& format);
+std::string ForwardFailure(const FormatAdvice& format);
+
+// Returns such as "2^-3", and "1".
+std::string Power(int exponent);
+
+// One entry for each format, in the order of the call, in several lines where it fails; one on what
+// was looked at; one on the tensors at risk if there are any.
+std::vector<std::string> AdviceLines(const Advice& advice);
+
+// What is said of one format, its name in this width: the verdict, and in further lines what to
+// change where it fails.
+std::string LineOn(const FormatAdvice& format, size_t width);
+
+// The lines, as a report begins with them, each at most 80 columns wide.
+std::string FormatAdviceLines(const Advice& advice);
+
+// At how many steps each policy's scale was inside, below and above the windows, as a table; empty
+// without policies.
+std::string FormatPaths(const Advice& advice);
+
+// The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
+std::string FormatAdviceDetails(const Advice& advice, size_t top);
+
+// The object "verdict" of advice that lives until it is told; `rounding`: of a sweep.
+TellRows RowsOf(const Advice& advice, std::string_view rounding = "");
+void AddAdviceKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -4,9 +4,9 @@
 #include <tuple>
 #include <utility>
 
-#include "sim/advice/advice_text.h"
+#include "sim/advice/advice.h"
 #include "sim/base/shared_rows.h"
-#include "sim/scaled/scaled_text.h"
+#include "sim/scaled/scaled.h"
 
 namespace dlsim::sim {
 

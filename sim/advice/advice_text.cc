@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/advice/advice_text.h"
+#include "sim/advice/advice.h"
 
 #include <fmt/format.h>
 
@@ -14,9 +14,8 @@
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/base/wrap.h"
 #include "sim/replay/layer_name.h"
-#include "sim/scaled/scaled_text.h"
+#include "sim/scaled/scaled.h"
 
 namespace dlsim::sim {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers, step by step, whether forward tensors fit a format. What is kept does not grow with the
-// steps.
+// Gathers, step by step, whether forward tensors fit a format, and reads what the recorder has
+// found by running steps again in formats. What is kept does not grow with the steps.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "dlsim/codec.h"
 #include "dlsim/sim/forward.h"
@@ -62,5 +63,14 @@ class ForwardTally {
   float largest_that_fits_;
   OfRole outputs_, values_;
 };
+
+// Returns what the text under kShadowKey (docs/traces.md) says of a format; nothing from an empty
+// text, of a format that was not run, and of other conversions than autocast's: rounding to nearest
+// with subnormals and infinity. Throws InputError for a damaged text.
+std::optional<Shadow> ShadowIn(std::string_view text, const std::string& format,
+                               const Conversion& conversion);
+
+// Returns why the recorder could run no step, if the text says that.
+std::string WhyNotRun(std::string_view text);
 
 }  // namespace dlsim::sim

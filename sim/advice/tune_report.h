@@ -2,9 +2,13 @@
 // The result of `dlsim tune`, for a terminal and as JSON ("dlsim.tune/1", docs/tune.md).
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <string_view>
 
+#include "dlsim/enum_names.h"
 #include "dlsim/sim/tune.h"
 #include "sim/base/rows.h"
 
@@ -29,5 +33,39 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
 TellRows RowsOf(const TuneResult& result, const TellRows& trace = {}, const TellRows& verdict = {},
                 const TellRows& config = {});
 void AddTuneKeys(std::vector<KeyTable>& tables);
+
+// The stacks for which a recommendation is told as what to paste: a configuration, which
+// `dlsim replay --config` reads, or Python.
+enum class ConfigTarget : uint8_t {
+  kModelZoo,
+  kDeepSpeed,
+  kTorch,
+  kAccelerate,
+  kTrainer,
+  kLightning
+};
+
+constexpr auto EnumNames(ConfigTarget) {
+  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kModelZoo, "zoo"},
+                                                {ConfigTarget::kDeepSpeed, "deepspeed"},
+                                                {ConfigTarget::kTorch, "torch"},
+                                                {ConfigTarget::kAccelerate, "accelerate"},
+                                                {ConfigTarget::kTrainer, "trainer"},
+                                                {ConfigTarget::kLightning, "lightning"}});
+}
+
+// What people call them, too.
+constexpr auto EnumAliases(ConfigTarget) {
+  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kTorch, "pytorch"},
+                                                {ConfigTarget::kTrainer, "hf"},
+                                                {ConfigTarget::kTrainer, "huggingface"}});
+}
+
+// Returns the policy whose rule the stack follows.
+std::string_view PolicyOf(ConfigTarget target);
+
+// Returns the block for a format, or nothing if the stack has no such type or the tuning has no
+// choice for its policy.
+std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning);
 
 }  // namespace dlsim::sim

@@ -8,8 +8,7 @@
 #include <cmath>
 
 #include "sim/advice/advice.h"
-#include "sim/advice/advice_text.h"
-#include "sim/base/wrap.h"
+#include "sim/base/table.h"
 
 namespace dlsim::sim {
 namespace {

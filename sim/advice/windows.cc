@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "dlsim/table.h"
-#include "sim/advice/change.h"
-#include "sim/advice/shadow.h"
+#include "sim/advice/advice.h"
+#include "sim/advice/forward_tally.h"
 #include "sim/replay/largest_scale.h"
 
 namespace dlsim::sim {

@@ -23,8 +23,7 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/base/caller.h"
-#include "sim/base/temporary_files.h"
-#include "sim/base/write_bytes.h"
+#include "sim/base/output_file.h"
 
 namespace dlsim::sim {
 namespace {

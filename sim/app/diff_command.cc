@@ -10,7 +10,7 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
-#include "sim/base/wrap.h"
+#include "sim/base/table.h"
 #include "sim/diff/diff.h"
 
 namespace dlsim::sim {

@@ -13,7 +13,7 @@
 #include "sim/base/caller.h"
 #include "sim/base/suggest.h"
 #include "sim/replay/replay_results.h"
-#include "sim/scaled/scaled_text.h"
+#include "sim/scaled/scaled.h"
 
 namespace dlsim::sim {
 

@@ -13,7 +13,6 @@
 #include "sim/base/output_file.h"
 #include "sim/base/rows.h"
 #include "sim/base/table.h"
-#include "sim/base/wrap.h"
 
 namespace dlsim::sim {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/advice/change.h"
+#include "sim/advice/advice.h"
 #include "sim/base/caller.h"
 #include "sim/base/quantity.h"
 #include "sim/replay/step_sources.h"

@@ -24,7 +24,6 @@
 #include "sim/base/rows.h"
 #include "sim/base/source_text.h"
 #include "sim/base/table.h"
-#include "sim/base/wrap.h"
 #include "sim/replay/step_sources.h"
 #include "src/trace/tensor_rules.h"
 

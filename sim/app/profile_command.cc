@@ -25,7 +25,7 @@
 #include "sim/base/quantity.h"
 #include "sim/base/rows.h"
 #include "sim/base/source_text.h"
-#include "sim/base/wrap.h"
+#include "sim/base/table.h"
 #include "sim/replay/file_state.h"
 #include "sim/replay/step_sources.h"
 

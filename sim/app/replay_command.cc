@@ -12,8 +12,6 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/advice_text.h"
-#include "sim/advice/change.h"
 #include "sim/advice/window_plot.h"
 #include "sim/advice/windows.h"
 #include "sim/app/commands.h"
@@ -26,13 +24,12 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/source_text.h"
-#include "sim/base/wrap.h"
+#include "sim/base/table.h"
 #include "sim/replay/replay_results.h"
 #include "sim/replay/report.h"
 #include "sim/replay/simulation.h"
 #include "sim/replay/summaries.h"
-#include "sim/scaled/scaled_replay.h"
-#include "sim/scaled/scaled_text.h"
+#include "sim/scaled/scaled.h"
 
 namespace dlsim::sim {
 namespace {

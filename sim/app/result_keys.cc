@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/advice/advice_text.h"
+#include "sim/advice/advice.h"
 #include "sim/advice/tune_report.h"
 #include "sim/app/commands.h"
 #include "sim/app/scaler_run.h"
@@ -15,7 +15,7 @@
 #include "sim/diff/diff.h"
 #include "sim/replay/replay_results.h"
 #include "sim/replay/summaries.h"
-#include "sim/scaled/scaled_text.h"
+#include "sim/scaled/scaled.h"
 #include "sim/sweep/results.h"
 
 namespace dlsim::sim {

@@ -14,7 +14,7 @@
 #include "sim/base/caller.h"
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"
-#include "sim/base/wrap.h"
+#include "sim/base/table.h"
 
 namespace dlsim::sim {
 namespace {

@@ -19,7 +19,6 @@
 #include "sim/base/output_file.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/base/wrap.h"
 #include "sim/policies/policy_settings.h"
 
 namespace dlsim::sim {

@@ -14,7 +14,7 @@
 #include "sim/app/training_config.h"
 #include "sim/base/progress.h"
 #include "sim/base/source_text.h"
-#include "sim/base/wrap.h"
+#include "sim/base/table.h"
 #include "sim/replay/report.h"
 #include "sim/sweep/grid.h"
 #include "sim/sweep/results.h"

@@ -9,8 +9,6 @@
 #include "dlsim/error.h"
 #include "dlsim/sim/advice.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/advice_text.h"
-#include "sim/advice/config_block_text.h"
 #include "sim/advice/tune_report.h"
 #include "sim/advice/tuning.h"
 #include "sim/app/commands.h"
@@ -20,8 +18,8 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/source_text.h"
+#include "sim/base/table.h"
 #include "sim/base/text_input.h"
-#include "sim/base/wrap.h"
 #include "sim/replay/report.h"
 
 namespace dlsim::sim {

@@ -2,21 +2,24 @@
 #include "sim/base/output_file.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <utility>
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
-#include "sim/base/temporary_files.h"
-#include "sim/base/write_bytes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -36,6 +39,36 @@ void KeepMode(const std::string& target, int descriptor) {
   struct stat status = {};
   if (stat(target.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
   [[maybe_unused]] const int changed = fchmod(descriptor, status.st_mode & 0777);
+}
+
+// The temporary files of results that are not complete yet, where a signal can remove them: fixed
+// buffers, as its handler must neither allocate nor lock.
+constexpr size_t kMaxTemporaries = 8;
+
+struct Slot {
+  std::atomic<bool> used = false;
+  std::array<char, PATH_MAX> path = {};
+};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+std::array<Slot, kMaxTemporaries> slots;
+std::mutex changing;  // not taken by signal handlers
+
+void RememberTemporary(const std::string& path) {
+  const std::lock_guard lock(changing);
+  for (Slot& slot : slots) {
+    if (slot.used || path.size() >= slot.path.size()) continue;
+    std::memcpy(slot.path.data(), path.c_str(), path.size() + 1);
+    slot.used = true;
+    return;
+  }
+}
+
+void ForgetTemporary(const std::string& path) {
+  const std::lock_guard lock(changing);
+  for (Slot& slot : slots) {
+    if (slot.used && path == slot.path.data()) slot.used = false;
+  }
 }
 
 }  // namespace
@@ -153,6 +186,29 @@ void ResultFiles::Commit() {
 
 void OutputFile::Fail(const char* what) const {
   throw InputError(Printable(path_), std::string(what) + " (" + std::strerror(errno) + ")");
+}
+
+void RemoveTemporaries() {
+  for (const Slot& slot : slots) {
+    if (slot.used) unlink(slot.path.data());
+  }
+}
+
+// Signals interrupt a write, and a pipe may have been opened not to block.
+bool WriteBytes(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
+    if (count == 0) errno = ENOSPC;  // nothing would ever be written
+    if (count > 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+    } else if (errno == EAGAIN) {
+      pollfd writable = {.fd = descriptor, .events = POLLOUT, .revents = 0};
+      poll(&writable, 1, -1);
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace dlsim::sim

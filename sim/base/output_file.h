@@ -67,4 +67,12 @@ struct ResultFiles {
   std::optional<OutputFile> json, csv;
 };
 
+// Removes the temporary files of results that are not complete yet, of the few that a command
+// writes at once. Async-signal-safe.
+void RemoveTemporaries();
+
+// Writes all of them, however often a signal interrupts it or a pipe is full. False if the device
+// is full or gone; errno says why.
+bool WriteBytes(int descriptor, std::string_view bytes);
+
 }  // namespace dlsim::sim

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "sim/base/csv_field.h"
 #include "sim/base/quantity.h"
 #include "src/base/hidden_text.h"
 
@@ -265,7 +265,28 @@ class KeySink final : public RowSink {
   std::vector<KeyTable>& tables_;
 };
 
+// True for what a spreadsheet would take for a formula: `-1e5` is a number.
+bool LooksLikeFormula(const std::string& text) {
+  if (text.find_first_of("=+-@") != 0) return false;
+  const char* const end = text.data() + text.size();
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error != std::errc() || rest != end;
+}
+
 }  // namespace
+
+std::string CsvField(const std::string& text) {
+  std::string shown = EscapeHidden(text);
+  if (LooksLikeFormula(shown)) shown.insert(shown.begin(), '\'');
+  if (shown.find_first_of(",\"") == std::string::npos) return shown;
+  std::string quoted = "\"";
+  for (const char c : shown) {
+    if (c == '"') quoted.push_back('"');
+    quoted.push_back(c);
+  }
+  return quoted + '"';
+}
 
 std::string JsonTold(const TellRows& tell) {
   JsonSink sink(nullptr);

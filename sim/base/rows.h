@@ -283,6 +283,11 @@ bool WriteJson(const T& document, OutputFile& out) {
 std::string CsvNames(const TellRows& tell);
 std::string CsvValues(const TellRows& tell);
 
+// Returns the text as a field, in quotes where RFC 4180 asks for them. Hidden characters, line ends
+// among them, are written as \xHH. A text that a spreadsheet would take for a formula gets an
+// apostrophe in front.
+std::string CsvField(const std::string& text);
+
 // The rows by name, with the JSON of their values.
 std::vector<std::pair<std::string, std::string>> TextsOf(const TellRows& tell);
 template <HasRows T>

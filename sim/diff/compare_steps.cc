@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/diff/compare_steps.h"
+#include "sim/diff/diff.h"
 
 #include <algorithm>
 #include <bit>

@@ -17,13 +17,71 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/profile.h"
 #include "dlsim/sim/step.h"
+#include "dlsim/step_tables.h"
 #include "dlsim/trace.h"
 #include "sim/base/expectation.h"
 #include "sim/base/named_list.h"
 #include "sim/base/rows.h"
-#include "sim/diff/compare_steps.h"
 
 namespace dlsim::sim {
+
+// What is told of a tensor in two steps, a and b.
+enum DiffFigure : size_t {
+  kNormRatio,           // of b to a: 1 if both are zero, infinite if only a is
+  kDifference,          // what the threshold is about: see TensorDifference
+  kRelativeDifference,  // of values: the norm of b - a over that of a
+  kCosine,              // of values: of the angle between them
+  kHistogramDistance,   // of tables: earth mover's distance of the nonzero magnitudes, in binades
+  kZeroDifference,      // of tables: how far the shares of zeros are apart
+};
+inline constexpr size_t kDiffFigures = 6;
+
+struct TensorDifference {
+  std::string name;
+  Role role = Role::kGrad;
+  uint64_t elements = 0;
+  double norm_a = 0, norm_b = 0;  // float64 L2 norms
+
+  // Elements that are infinite or NaN in one and something else in the other; of tables by how much
+  // their counts differ.
+  uint64_t nonfinite_differences = 0;
+
+  // By DiffFigure. kDifference is the relative difference, or of tables the largest of |norm ratio
+  // - 1| and their two figures; infinite with nonfinite_differences.
+  std::array<std::optional<double>, kDiffFigures> figures = {};
+
+  double difference() const { return *figures[kDifference]; }
+};
+
+// Why a tensor was not compared.
+enum class Mismatch : uint8_t { kOnlyInA, kOnlyInB, kShape };
+
+constexpr auto EnumNames(Mismatch) {
+  return std::to_array<EnumName<Mismatch>>({{Mismatch::kOnlyInA, "only in a"},
+                                            {Mismatch::kOnlyInB, "only in b"},
+                                            {Mismatch::kShape, "other shape"}});
+}
+
+struct UnmatchedTensor {
+  std::string name;
+  Mismatch why = Mismatch::kOnlyInA;
+  std::vector<uint64_t> shape_a, shape_b;  // empty where there is none
+};
+
+struct ComparedStep {
+  int64_t step_a = 0, step_b = 0;          // numbers
+  std::vector<TensorDifference> tensors;   // those that both have, in the order of a
+  std::vector<UnmatchedTensor> unmatched;  // those of a, then those only in b
+};
+
+// Compares gradients: those of a step, which are the float32 sums over its micro-steps. Forward
+// tensors have no value of a step and are left out. Of equal tensors, also of zeros, the relative
+// difference is 0 and the cosine 1; if one is zero, the cosine is 0, and the relative difference 1
+// or, if that is a, infinite. Throws Error if reading fails.
+ComparedStep CompareSteps(const TraceStep& a, const TraceStep& b);
+
+// Compares the tables of gradients.
+ComparedStep CompareSteps(const StepTables& a, const StepTables& b);
 
 // Above what runs differ in that only sum in another order, below what rounding to any 16-bit
 // format changes: fp16 changes a gradient by 2e-4 of its norm.

@@ -8,7 +8,6 @@
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/base/wrap.h"
 #include "sim/diff/diff.h"
 #include "sim/replay/layer_name.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <ranges>
 
-#include "sim/base/csv_field.h"
+#include "sim/base/rows.h"
 #include "sim/replay/report.h"
 
 namespace dlsim::sim {

@@ -16,7 +16,6 @@
 #include "sim/base/named_list.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/base/wrap.h"
 #include "sim/policies/policy_settings.h"
 #include "sim/replay/largest_scale.h"
 #include "sim/replay/layer_name.h"

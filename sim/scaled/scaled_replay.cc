@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/scaled/scaled_replay.h"
+#include "sim/scaled/scaled.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "dlsim/scaled_codec.h"
 #include "sim/base/named_list.h"
 #include "sim/replay/harm.h"
 #include "sim/replay/layer_name.h"
-#include "sim/scaled/delayed_scale.h"
 
 namespace dlsim::sim {
 namespace {
@@ -118,6 +118,18 @@ bool TooMany(size_t failures, size_t steps) {
 }
 
 }  // namespace
+
+DelayedScale::DelayedScale(const ScaledFormat& format, const Format& element)
+    : format_(format), element_(element), history_(format.delayed->history) {}
+
+void DelayedScale::Advance(float largest) {
+  history_.front() = largest;
+  const bool newest = format_.delayed->decides == FromHistory::kMostRecent;
+  const float decides = newest ? largest : *std::ranges::max_element(history_);
+  if (decides > 0 && std::isfinite(decides)) scale_ = ScaleFor(format_, element_, decides);
+  std::rotate(history_.begin(), history_.begin() + 1, history_.end());
+  history_.front() = 0;
+}
 
 size_t ScaledAdvice::ForwardFailures() const {
   return static_cast<size_t>(std::ranges::count_if(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/scaled/scaled_text.h"
+#include "sim/scaled/scaled.h"
 
 #include <fmt/format.h>
 

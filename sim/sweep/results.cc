@@ -15,10 +15,9 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/advice_text.h"
-#include "sim/base/csv_field.h"
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
+#include "sim/base/rows.h"
 #include "sim/base/table.h"
 #include "sim/policies/policy.h"
 #include "sim/replay/replay_results.h"

@@ -15,7 +15,6 @@
 #include "dlsim/error.h"
 #include "dlsim/table.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/change.h"
 #include "sim/advice/windows.h"
 #include "sim/replay/finite_test.h"
 #include "sim/replay/path_step.h"

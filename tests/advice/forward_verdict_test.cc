@@ -12,7 +12,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/sim/tune.h"
-#include "sim/advice/advice_text.h"
+#include "sim/advice/advice.h"
 #include "sim/advice/windows.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"

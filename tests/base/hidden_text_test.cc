@@ -7,7 +7,6 @@
 #include <string>
 
 #include "dlsim/error.h"
-#include "sim/base/csv_field.h"
 #include "sim/base/rows.h"
 
 namespace dlsim::sim {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/base/wrap.h"
 
 #include <gtest/gtest.h>
 
