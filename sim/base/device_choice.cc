@@ -19,18 +19,6 @@ Error BadDevice(const std::string& text) {
 
 }  // namespace
 
-std::string DeviceChoice::text() const {
-  switch (kind) {
-    case Kind::kAuto:
-      return "auto";
-    case Kind::kCpu:
-      return "cpu";
-    case Kind::kCuda:
-      break;
-  }
-  return std::string(kCudaPrefix) + std::to_string(index);
-}
-
 DeviceChoice ParseDevice(const std::string& text) {
   using Kind = DeviceChoice::Kind;
   if (text == "auto") return {Kind::kAuto};

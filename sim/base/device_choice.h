@@ -12,9 +12,6 @@ struct DeviceChoice {
 
   Kind kind = Kind::kAuto;
   int index = 0;  // of kCuda
-
-  // As the user writes it: "cuda:0".
-  std::string text() const;
 };
 
 // Returns what "auto", "cpu", "cuda" or "cuda:N" means; throws UsageError for other texts.

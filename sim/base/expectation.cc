@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -16,14 +15,20 @@
 namespace dlsim::sim {
 namespace {
 
+struct Operator {
+  std::string_view name;
+  Relation relation;
+  bool (*holds)(double found, double limit);
+};
+
 // The longer ones first, as each begins like another.
-constexpr std::array<std::pair<std::string_view, Relation>, 6> kOperators = {
-    {{"<=", Relation::kAtMost},
-     {">=", Relation::kAtLeast},
-     {"==", Relation::kEqual},
-     {"!=", Relation::kUnequal},
-     {"<", Relation::kLess},
-     {">", Relation::kGreater}}};
+constexpr Operator kOperators[] = {
+    {"<=", Relation::kAtMost, [](double found, double limit) { return found <= limit; }},
+    {">=", Relation::kAtLeast, [](double found, double limit) { return found >= limit; }},
+    {"==", Relation::kEqual, [](double found, double limit) { return found == limit; }},
+    {"!=", Relation::kUnequal, [](double found, double limit) { return found != limit; }},
+    {"<", Relation::kLess, [](double found, double limit) { return found < limit; }},
+    {">", Relation::kGreater, [](double found, double limit) { return found > limit; }}};
 
 constexpr std::string_view kNone = "none";
 
@@ -53,7 +58,7 @@ Expectation ParseExpectation(const std::string& text, const std::string& place) 
   const size_t at = text.find_first_of("<>=!");
   if (at == std::string::npos) throw NotAnExpectation(place, text);
   const std::string_view rest = std::string_view(text).substr(at);
-  for (const auto& [name, relation] : kOperators) {
+  for (const auto& [name, relation, holds] : kOperators) {
     if (!rest.starts_with(name)) continue;
     const std::string_view before = Trimmed(std::string_view(text).substr(0, at));
     const std::string_view number = Trimmed(rest.substr(name.size()));
@@ -73,25 +78,9 @@ Expectation ParseExpectation(const std::string& text, const std::string& place) 
 }
 
 bool Holds(const Expectation& expectation, const std::optional<double>& found) {
-  const bool wants_equal = expectation.relation == Relation::kEqual;
-  if (!expectation.limit) return wants_equal == !found.has_value();
-  if (!found) return false;
-  const double limit = *expectation.limit;
-  switch (expectation.relation) {
-    case Relation::kLess:
-      return *found < limit;
-    case Relation::kAtMost:
-      return *found <= limit;
-    case Relation::kGreater:
-      return *found > limit;
-    case Relation::kAtLeast:
-      return *found >= limit;
-    case Relation::kEqual:
-      return *found == limit;
-    case Relation::kUnequal:
-      return *found != limit;
-  }
-  return false;
+  if (!expectation.limit) return (expectation.relation == Relation::kEqual) == !found.has_value();
+  const auto row = std::ranges::find(kOperators, expectation.relation, &Operator::relation);
+  return found && row->holds(*found, *expectation.limit);
 }
 
 std::vector<std::string> FigureNames(std::span<const Figure> figures) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <utility>
 
-#include "dlsim/error.h"
 #include "src/base/nearest_name.h"
 
 namespace dlsim::sim {
@@ -47,6 +46,14 @@ std::string OneOf(std::span<const std::string_view> known) {
     text.append(text.empty() ? "one of " : ", ").append(name);
   }
   return text;
+}
+
+Error UnknownKey(std::string_view place, const std::string& problem, std::string_view name,
+                 std::vector<std::string> keys) {
+  std::ranges::sort(keys);
+  keys.erase(std::ranges::unique(keys).begin(), keys.end());
+  const std::vector<std::string_view> known(keys.begin(), keys.end());
+  return UsageError(place, WithSuggestion(problem, name, known), OneOf(known));
 }
 
 size_t ParseChoice(const std::string& option, const std::string& text,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
+#include "dlsim/error.h"
 
 namespace dlsim::sim {
 
@@ -24,6 +25,11 @@ std::string WithSuggestion(std::string_view problem, std::string_view name,
 
 // Returns "one of a, b, c".
 std::string OneOf(std::span<const std::string_view> known);
+
+// Returns the error of a name that is not among the keys, which are sorted for it: `problem` is
+// such as "unknown parameter 'x'".
+Error UnknownKey(std::string_view place, const std::string& problem, std::string_view name,
+                 std::vector<std::string> keys);
 
 // Returns the position of `text` among `names`; throws UsageError that lists them.
 size_t ParseChoice(const std::string& option, const std::string& text,

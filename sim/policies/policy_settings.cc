@@ -106,12 +106,9 @@ void RequireUsed(std::span<const PolicyInfo* const> policies, std::span<const st
     for (const PolicyInfo* policy : policies) {
       for (std::string& key : kind.keys(*policy)) keys.push_back(std::move(key));
     }
-    std::sort(keys.begin(), keys.end());
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-    const std::vector<std::string_view> known(keys.begin(), keys.end());
     const std::string_view key = KeyOf(setting);
     const std::string problem = "unknown " + std::string(kind.noun) + " " + Quoted(key);
-    throw UsageError(kind.option, WithSuggestion(problem, key, known), OneOf(known));
+    throw UnknownKey(kind.option, problem, key, std::move(keys));
   }
 }
 

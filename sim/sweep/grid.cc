@@ -96,11 +96,7 @@ void RequireTaken(const SweepAxis& axis, const PolicyList& policies) {
     throw UsageError(axis.place, "policy " + axis.policy + " is not in the sweep",
                      "--policy " + axis.policy);
   }
-  std::ranges::sort(keys);
-  keys.erase(std::ranges::unique(keys).begin(), keys.end());
-  const std::vector<std::string_view> known(keys.begin(), keys.end());
-  const std::string problem = "unknown parameter " + Quoted(axis.key);
-  throw UsageError(axis.place, WithSuggestion(problem, axis.key, known), OneOf(known));
+  throw UnknownKey(axis.place, "unknown parameter " + Quoted(axis.key), axis.key, std::move(keys));
 }
 
 // Returns the positions of the axes that a policy takes; one that names it wins over one for all.

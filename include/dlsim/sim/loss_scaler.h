@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -21,7 +22,6 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/gradient_detail.h"
 #include "dlsim/sim/clipping.h"
-#include "dlsim/sim/state_field.h"
 
 namespace dlsim::sim {
 
@@ -83,6 +83,57 @@ struct ScalerEvent {
   bool fatal = false;   // the original stops here
   std::vector<NamedValue> details;
 };
+
+// The fields of a policy's state: named once, for results, checkpoints and their restoring.
+
+// A field of a policy's State, under the name that the original's checkpoint or counter has.
+template <class State, class T>
+struct StateField {
+  const char* name;
+  T State::*member;
+  bool described = true;  // false: only for checkpoints
+};
+// Clang 16 does not deduce the arguments of an aggregate by itself.
+template <class State, class T>
+StateField(const char*, T State::*, bool = true) -> StateField<State, T>;
+
+// How a field's value shows, and how it is set from a number; overload both for other types.
+inline bool SetFromNumber(double value, double& field) {
+  field = value;
+  return true;
+}
+inline bool SetFromNumber(double value, float& field) {
+  field = static_cast<float>(value);
+  return true;
+}
+template <std::integral T>
+bool SetFromNumber(double value, T& field) {
+  // Counters of steps: far from where sums of them could overflow.
+  constexpr double kLimit = 0x1p31 - 1;
+  if (value != std::trunc(value) || std::fabs(value) > kLimit) return false;
+  field = static_cast<T>(value);
+  return true;
+}
+template <class T>
+auto FieldValue(const T& field) {
+  if constexpr (std::is_integral_v<T>) {
+    return int64_t{field};
+  } else {
+    return static_cast<double>(field);
+  }
+}
+
+// Appends the bytes of a field's value; a text ends in a blank.
+inline void AppendBytes(const std::string& value, std::string& bytes) { bytes += value + ' '; }
+template <class T>
+requires std::is_arithmetic_v<T>
+void AppendBytes(const T& value, std::string& bytes) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+template <class... T>
+void AppendBytes(const std::variant<T...>& value, std::string& bytes) {
+  std::visit([&](const auto& held) { AppendBytes(held, bytes); }, value);
+}
 
 // What to do when the original software would have stopped: end the run, or skip on for ever.
 enum class OnFatal : uint8_t { kStop, kContinue };
@@ -182,10 +233,10 @@ class LossScaler {
   }
 
   // The counters of the state, under the original's names.
-  std::vector<NamedValue> Describe() const { return model_->Describe(); }
+  std::vector<NamedValue> Describe() const { return model_->Fields(FieldsOf::kResults); }
 
   // All that a checkpoint can hold: the scale first, then the counters.
-  std::vector<NamedValue> Checkpoint() const { return model_->Checkpoint(); }
+  std::vector<NamedValue> Checkpoint() const { return model_->Fields(FieldsOf::kCheckpoint); }
 
   // Appends the values of Checkpoint() as bytes: the same for two that go on alike.
   void AppendState(std::string& bytes) const { model_->AppendState(bytes); }
@@ -209,6 +260,8 @@ class LossScaler {
   void Prepare(const GradientSpread& spread) { model_->Prepare(spread); }
 
  private:
+  enum class FieldsOf : uint8_t { kResults, kCheckpoint };
+
   struct AnyModel {
     virtual ~AnyModel() = default;
     virtual std::unique_ptr<AnyModel> Clone() const = 0;
@@ -216,8 +269,7 @@ class LossScaler {
     virtual double Scale() const = 0;
     virtual ScalerDecision Next(const ScalerInput& input) = 0;
     virtual CleanSteps NextClean(int64_t most, CleanUntil until) = 0;
-    virtual std::vector<NamedValue> Describe() const = 0;
-    virtual std::vector<NamedValue> Checkpoint() const = 0;
+    virtual std::vector<NamedValue> Fields(FieldsOf what) const = 0;
     virtual void AppendState(std::string& bytes) const = 0;
     virtual Restored Restore(std::string_view name, double value) = 0;
     virtual void RestartAt(double scale) = 0;
@@ -295,17 +347,10 @@ class LossScaler {
       std::apply([&](const auto&... field) { ((visit(field, is_scale), is_scale = false), ...); },
                  P::Fields());
     }
-    std::vector<NamedValue> Describe() const override {
+    std::vector<NamedValue> Fields(FieldsOf what) const override {
       std::vector<NamedValue> values;
       ForEachField([&](const auto& field, bool is_scale) {
-        if (is_scale || !field.described) return;
-        values.push_back({field.name, FieldValue(state.*field.member)});
-      });
-      return values;
-    }
-    std::vector<NamedValue> Checkpoint() const override {
-      std::vector<NamedValue> values;
-      ForEachField([&](const auto& field, bool) {
+        if (what == FieldsOf::kResults && (is_scale || !field.described)) return;
         values.push_back({field.name, FieldValue(state.*field.member)});
       });
       return values;

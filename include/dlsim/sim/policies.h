@@ -51,8 +51,8 @@ struct ConfiguredScaler {
 
 // A policy refused its parameters as the original would: the original's exception and message.
 struct PolicyRefusal {
-  std::string type;                    // such as "ValueError"
-  std::string message;                 // verbatim
+  std::string type;                         // such as "ValueError"
+  std::string message;                      // verbatim
   std::vector<NamedValue> parameters = {};  // all, as in ConfiguredScaler
 };
 
@@ -67,7 +67,8 @@ struct PolicyInfo {
   std::vector<ParameterInfo> parameters = {};
   // `format` is the name of the number format in use ("" if none), for defaults that depend on it.
   // Throws PolicyRefusal, or Error (exit code 2) for a value of the wrong type.
-  std::function<ConfiguredScaler(const ParameterMap& parameters, std::string_view format)> make = {};
+  std::function<ConfiguredScaler(const ParameterMap& parameters, std::string_view format)> make =
+      {};
   CheckpointContent checkpoint = CheckpointContent::kFull;
 };
 
