@@ -19,65 +19,60 @@ namespace dlsim::sim {
 namespace {
 
 // The step whose window ends first on one side, of those that hold the scale.
-WindowBound BoundOf(const FormatWindows& windows, const SafeScales& range, bool low) {
-  WindowBound bound;
-  for (const StepWindow& step : windows.steps) {
+WindowBound BoundOf(const FormatAdvice& format, bool low) {
+  const SafeScales& range = *format.window;
+  for (const StepWindow& step : format.windows) {
     if (!step.Has(range.low)) continue;
     const bool decides = low ? step.low == range.low : step.high == range.high;
     const std::string& tensor = low ? step.low_tensor : step.high_tensor;
     if (decides && !tensor.empty()) return {step.step, tensor, low && step.channels_decide};
   }
-  return bound;
+  return {};
 }
 
-void AddTensors(const FormatWindows& windows, FormatAdvice& advice) {
+// Sorts out noise, and names what is at risk.
+void JudgeTensors(FormatAdvice& format) {
+  std::erase_if(format.tensors, [&](const TensorHarm& tensor) {
+    if (tensor.noise()) format.noise_tensors.push_back(tensor.name);
+    return tensor.noise();
+  });
   HarmOverSteps all;
-  for (const TensorHarm& tensor : windows.tensors) {
-    if (tensor.noise()) {
-      advice.noise_tensors.push_back(tensor.name);
-      continue;
-    }
-    advice.tensors.push_back(tensor);
+  for (const TensorHarm& tensor : format.tensors) {
     if (tensor.harm.steps > 0) all.Add(tensor.harm.mean());
-    if (tensor.first_step) advice.at_risk.push_back(tensor);
+    if (tensor.first_step) format.at_risk.push_back(tensor);
   }
-  advice.mean_harm = all.mean();
-  std::ranges::stable_sort(advice.at_risk, std::greater(),
+  format.mean_harm = all.mean();
+  std::ranges::stable_sort(format.at_risk, std::greater(),
                            [](const TensorHarm& tensor) { return tensor.larger().mean(); });
 }
 
 // Adds what the gradients say, which is all but the forward pass.
-void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
-  advice.steps = windows.steps.size();
-  for (const StepWindow& step : windows.steps) {
-    advice.hopeless_steps += step.hopeless;
-    advice.empty_steps += step.empty() && !step.hopeless;
-    advice.zero_steps += (step.largest == 0 || step.idle) && !step.hopeless;
-    advice.idle_steps += step.largest > 0 && step.idle && !step.hopeless;
+void JudgeGradients(FormatAdvice& format) {
+  for (const StepWindow& step : format.windows) {
+    format.hopeless_steps += step.hopeless;
+    format.empty_steps += step.empty() && !step.hopeless;
+    format.zero_steps += (step.largest == 0 || step.idle) && !step.hopeless;
+    format.idle_steps += step.largest > 0 && step.idle && !step.hopeless;
   }
-  const std::optional<SafeScales> range = windows.safe_steps.Best();
-  advice.steps_outside = advice.steps - (range ? range->steps : 0);
-  advice.safest = range;
-  const size_t judged = advice.steps - advice.hopeless_steps;
-  const bool enough = 2 * (judged - advice.zero_steps) >= advice.steps;
+  const std::optional<SafeScales>& range = format.safest;
+  format.steps_outside = format.steps - (range ? range->steps : 0);
+  const size_t judged = format.steps - format.hopeless_steps;
+  const bool enough = 2 * (judged - format.zero_steps) >= format.steps;
   if (!enough || !range) {
-    advice.verdict = enough ? Verdict::kNoScaleIsSafe : Verdict::kOverflows;
+    format.verdict = enough ? Verdict::kNoScaleIsSafe : Verdict::kOverflows;
   } else if (judged - range->steps <= MostLost(judged)) {
-    advice.window = range;
-    advice.verdict = range->exponent == 0 ? Verdict::kAsIs : Verdict::kWithScale;
-    advice.scale = std::ldexp(1.0, range->exponent);
-    advice.low = BoundOf(windows, *range, true);
-    advice.high = BoundOf(windows, *range, false);
-  } else if (advice.empty_steps > MostLost(judged)) {
-    advice.verdict = Verdict::kNoScaleIsSafe;
+    format.window = range;
+    format.verdict = range->exponent == 0 ? Verdict::kAsIs : Verdict::kWithScale;
+    format.scale = std::ldexp(1.0, range->exponent);
+    format.low = BoundOf(format, true);
+    format.high = BoundOf(format, false);
+  } else if (format.empty_steps > MostLost(judged)) {
+    format.verdict = Verdict::kNoScaleIsSafe;
   } else {
-    advice.verdict = Verdict::kWithScale;  // one that moves
+    format.verdict = Verdict::kWithScale;  // one that moves
   }
-  AddTensors(windows, advice);
-  advice.windows = windows.steps;
+  JudgeTensors(format);
 }
-
-bool HasGradients(const FormatWindows& windows) { return !windows.tensors.empty(); }
 
 // Steps that were run in the format decide on its forward pass, whatever single values suggest.
 void AddShadow(const Shadow& shadow, FormatAdvice& advice) {
@@ -95,39 +90,32 @@ void AddShadow(const Shadow& shadow, FormatAdvice& advice) {
   }
 }
 
-FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
-  FormatAdvice advice;
-  advice.format = windows.format.name;
-  advice.forward = windows.forward;
-  advice.values = windows.values;
-  if (HasGradients(windows)) {
-    AddGradients(windows, advice);
+void JudgeFormat(bool gradients, FormatAdvice& format) {
+  format.steps = format.windows.size();
+  if (gradients) {
+    JudgeGradients(format);
   } else {
-    advice.steps = windows.steps.size();
-    advice.verdict = Verdict::kFitsInForward;
+    format.verdict = Verdict::kFitsInForward;
+    format.windows.clear();  // without gradients all scales are safe, which says nothing
+    format.safest.reset();
   }
-  advice.shadow = windows.shadow;
-  if (advice.shadow) {
-    AddShadow(*advice.shadow, advice);
-    return advice;
+  if (format.shadow) return AddShadow(*format.shadow, format);
+  for (const ForwardVerdict* forward : {&format.forward, &format.values}) {
+    if (forward->state == ForwardState::kOverflows) format.verdict = Verdict::kFailsInForward;
   }
-  for (const ForwardVerdict* forward : {&advice.forward, &advice.values}) {
-    if (forward->state == ForwardState::kOverflows) advice.verdict = Verdict::kFailsInForward;
-  }
-  if (!advice.forward.Vanishing().empty()) advice.verdict = Verdict::kFailsInForward;
-  return advice;
+  if (!format.forward.Vanishing().empty()) format.verdict = Verdict::kFailsInForward;
 }
 
-std::vector<Role> RolesIn(const FormatWindows& windows) {
+std::vector<Role> RolesIn(const FormatAdvice& format) {
   std::vector<Role> roles;
   for (const Role role : {Role::kGrad, Role::kActGrad}) {
-    const bool present = std::ranges::any_of(windows.tensors, [&](const TensorHarm& tensor) {
+    const bool present = std::ranges::any_of(format.tensors, [&](const TensorHarm& tensor) {
       return tensor.role == role && tensor.harm.steps > 0;
     });
     if (present) roles.push_back(role);
   }
-  if (windows.forward.steps > 0) roles.push_back(Role::kAct);
-  if (windows.values.steps > 0) roles.push_back(Role::kValue);
+  if (format.forward.steps > 0) roles.push_back(Role::kAct);
+  if (format.values.steps > 0) roles.push_back(Role::kValue);
   return roles;
 }
 
@@ -179,29 +167,21 @@ Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request,
   return AdviseOn(WithoutLosses(TraceSteps(trace, options.accumulate_steps)), request, options);
 }
 
-Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors) {
-  Advice advice;
+Advice Advise(Advice advice, const std::string& tensors) {
+  const FormatAdvice& any = advice.formats.front();
   advice.tensors = tensors;
-  for (const FormatWindows& of_format : windows)
-    advice.formats.push_back(AdviseOnFormat(of_format));
+  advice.looked_at = RolesIn(any);
+  advice.gradients = !any.tensors.empty();
+  advice.parameters_only =
+      advice.gradients && std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
+  advice.channels = std::ranges::any_of(
+      any.tensors, [](const TensorHarm& tensor) { return tensor.channels.channels > 0; });
+  for (FormatAdvice& format : advice.formats) JudgeFormat(advice.gradients, format);
   const auto rank = [](const FormatAdvice& format) {
     return std::tuple(format.verdict, !format.scale, format.steps_outside, format.mean_harm);
   };
-  for (size_t f = 1; f < advice.formats.size(); ++f) {
-    if (rank(advice.formats[f]) < rank(advice.formats[advice.best])) advice.best = f;
-  }
-  advice.recipe = windows.front().recipe;
-  advice.looked_at = RolesIn(windows.front());
-  advice.gradients = HasGradients(windows.front());
-  advice.parameters_only =
-      advice.gradients && std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
-  advice.channels = std::ranges::any_of(windows.front().tensors, [](const TensorHarm& tensor) {
-    return tensor.channels.channels > 0;
-  });
-  advice.not_run = windows.front().not_run;
-  advice.broken_losses = windows.front().broken_losses;
-  advice.refused = windows.front().refused;
-  advice.computed_in = windows.front().computed_in;
+  const auto best = std::ranges::min_element(advice.formats, {}, rank);
+  advice.best = static_cast<size_t>(best - advice.formats.begin());
   advice.lines = AdviceLines(advice);
   return advice;
 }
@@ -272,12 +252,7 @@ bool KeptUnits::Has(std::string_view tensor) const {
 // What a plan of the recorder's means for the gradients of the rest.
 Change ChangeBy(const Shadow::Plan& plan, const FormatAdvice& format, const StepSource& source,
                 AdviceRequest request, ReplayOptions options) {
-  Change change;
-  change.keep_float32 = plan.keep_float32;
-  change.sources = plan.sources;
-  change.loss_in_float32 = plan.loss_in_float32;
-  change.share = plan.share;
-  change.steps = plan.steps;
+  Change change = {plan, {}, {}, {}};
   for (const Shadow::Culprit& culprit : format.shadow->culprits) {
     change.because.push_back(culprit.part + ".act");
   }
@@ -294,13 +269,11 @@ Change ChangeBy(const Shadow::Plan& plan, const FormatAdvice& format, const Step
     rest = WindowsOf(without, request, options).formats.front();
   }
   // The steps hold at the plan's scale, whatever is said of those at which float32 was recorded.
-  change.scale = plan.scale;
-  change.then = plan.scale == 1 ? Verdict::kAsIs : Verdict::kWithScale;
   if (rest.window) {
     change.window = rest.window;
     change.scale = std::ldexp(1.0, rest.window->exponent);
-    change.then = rest.window->exponent == 0 ? Verdict::kAsIs : Verdict::kWithScale;
   }
+  change.then = change.scale == 1 ? Verdict::kAsIs : Verdict::kWithScale;
   return change;
 }
 

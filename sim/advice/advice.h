@@ -38,10 +38,10 @@ PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window);
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows);
 
-// Formats are ranked: one that needs no scale first, then those with a scale, by the steps at which
-// it is not safe and what the tensors lose. `windows` has at least one format and step.
-// `tensors`: the pattern of those that were read.
-Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors = "*");
+// Judges what a WindowFinder has found: at least one format and step. Formats are ranked: one that
+// needs no scale first, then those with a scale, by the steps at which it is not safe and what the
+// tensors lose. `tensors`: the pattern of those that were read.
+Advice Advise(Advice windows, const std::string& tensors = "*");
 
 // What the windows of all steps say, without what to change.
 Advice WindowsOf(const StepSource& source, const AdviceRequest& request,

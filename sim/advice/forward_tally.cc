@@ -117,37 +117,16 @@ ForwardTally::ForwardTally(const Conversion& conversion, Recipe recipe)
       recipe_(recipe),
       largest_that_fits_(LargestMagnitude(conversion, 1)) {}
 
-// Returns whether the tensor overflows for the first time.
-bool ForwardTally::Count(int64_t step, const TensorStats& stats, ForwardTensor& tensor) const {
-  if (stats.absmax > tensor.absmax) {
-    tensor.absmax = stats.absmax;
-    tensor.absmax_step = step;
-  }
-  tensor.inf += stats.inf;
-  tensor.nan += stats.nan;
-  if (stats.nonfinite() > 0 && !tensor.nonfinite_step) tensor.nonfinite_step = step;
-  if (stats.energy_lost() > tensor.energy_lost) {
-    tensor.energy_lost = stats.energy_lost();
-    tensor.energy_lost_step = step;
-  }
-  if (stats.absmax <= largest_that_fits_ || tensor.overflow_step) return false;
-  tensor.overflow_step = step;
-  tensor.overflow_absmax = stats.absmax;
-  return true;
-}
-
 void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
   const std::span<const TensorInfo> tensors = step.forward();
   if (tensors.empty()) return;
   const std::shared_ptr<const StepAnswer> answer = step.AskForward(conversion_);
-  std::set<size_t> suspects;
-  std::map<std::string, ForwardTensor> before_step;  // of what may hide scores
   std::set<Role> present;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const std::string& name = tensors[t].name;
     const Role role = tensors[t].role;
     const TensorStats& total = (*answer)[t].total;
-    OfRole& of_role = Of(role);
+    OfRole& of_role = role == Role::kValue ? values_ : outputs_;
     of_role.steps += present.insert(role).second;
     if (recipe_ == Recipe::kAutocast && listed.float32.contains(name)) {
       of_role.kept_in_float32.insert(name);
@@ -155,41 +134,43 @@ void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
     }
     // Steps mostly have the same tensors.
     ForwardTensor& tensor = of_role.tensors.Of(name, t);
-    ForwardTensor before = tensor;
     tensor.steps += total.sum_of_squares > 0;
     // Models train whose parameters vanish.
     tensor.steps_lost += role == Role::kAct && !listed.slight.contains(name) &&
                          total.energy_lost() > kForwardLossFails;
-    const bool first = Count(step.number(), total, tensor);
-    if (!first || !OverflowsByOneMagnitude(total)) continue;
-    suspects.insert(t);
-    if (HidesScores(name, total)) before_step.insert_or_assign(name, std::move(before));
+    tensor.inf += total.inf;
+    tensor.nan += total.nan;
+    if (total.nonfinite() > 0 && !tensor.nonfinite_step) tensor.nonfinite_step = step.number();
+    if (total.energy_lost() > tensor.energy_lost) {
+      tensor.energy_lost = total.energy_lost();
+      tensor.energy_lost_step = step.number();
+    }
+    CountLargest(step, t, total, tensor);
   }
-  if (!suspects.empty()) NameConstants(step, suspects, before_step);
 }
 
 // A repeated magnitude of which all that overflows is made is that of a mask if no positive value
-// overflows.
-void ForwardTally::NameConstants(const Step& step, const std::set<size_t>& suspects,
-                                 const std::map<std::string, ForwardTensor>& before_step) {
-  for (const size_t t : suspects) {
-    const TensorInfo& info = step.forward()[t];
-    ForwardTensor& tensor = Of(info.role).tensors.Of(info.name, t);
-    const auto overflows = [&](const std::vector<TensorTable>& part) {
-      return part[step.gradients().size() + t].largest > largest_that_fits_;
-    };
-    if (std::ranges::any_of(step.tables().parts, overflows)) continue;
-    const auto before = before_step.find(info.name);
-    if (before == before_step.end()) {
-      tensor.constant = true;
-      continue;
-    }
-    const bool hides_scores = tensor.overflow_absmax < kOfType;
-    tensor.absmax = before->second.absmax;
-    tensor.absmax_step = before->second.absmax_step;
-    tensor.overflow_step.reset();
-    tensor.hides_scores = hides_scores;
+// overflows. One that only hides scores does not count.
+void ForwardTally::CountLargest(const Step& step, size_t place, const TensorStats& total,
+                                ForwardTensor& tensor) const {
+  const bool first = total.absmax > largest_that_fits_ && !tensor.overflow_step;
+  const auto overflows_above_0 = [&](const std::vector<TensorTable>& part) {
+    return part[step.gradients().size() + place].largest > largest_that_fits_;
+  };
+  const bool constant = first && OverflowsByOneMagnitude(total) &&
+                        std::ranges::none_of(step.tables().parts, overflows_above_0);
+  if (constant && HidesScores(tensor.name, total)) {
+    tensor.hides_scores = total.absmax < kOfType;
+    return;
   }
+  if (total.absmax > tensor.absmax) {
+    tensor.absmax = total.absmax;
+    tensor.absmax_step = step.number();
+  }
+  if (!first) return;
+  tensor.overflow_step = step.number();
+  tensor.overflow_absmax = total.absmax;
+  tensor.constant = constant;
 }
 
 ForwardVerdict ForwardTally::VerdictOn(Role role) const {

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -13,7 +12,7 @@
 #include <string_view>
 
 #include "dlsim/codec.h"
-#include "dlsim/sim/forward.h"
+#include "dlsim/sim/advice.h"
 #include "dlsim/sim/step.h"
 #include "sim/base/named_list.h"
 
@@ -49,14 +48,8 @@ class ForwardTally {
     size_t steps = 0;
   };
 
-  // Of the tensors of a step that overflow for the first time and whose values that do are all the
-  // same but for the sign, finds those that overflow by a negative constant. One that only hides
-  // scores is forgotten: it is as in `before`.
-  void NameConstants(const Step& step, const std::set<size_t>& suspects,
-                     const std::map<std::string, ForwardTensor>& before);
-
-  OfRole& Of(Role role) { return role == Role::kValue ? values_ : outputs_; }
-  bool Count(int64_t step, const TensorStats& stats, ForwardTensor& tensor) const;
+  void CountLargest(const Step& step, size_t place, const TensorStats& total,
+                    ForwardTensor& tensor) const;
 
   Conversion conversion_;
   Recipe recipe_;

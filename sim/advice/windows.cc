@@ -359,82 +359,77 @@ std::vector<NamedFormat> NamedFormats(std::span<const std::string> names) {
 WindowFinder::WindowFinder(std::span<const NamedFormat> formats, const Conversion& conversion,
                            const ReplayOptions& options, Recipe recipe)
     : options_(options.step), checked_(options.checked) {
+  found_.recipe = recipe;
   for (const NamedFormat& format : formats) {
     Conversion to_format = conversion;
     to_format.format = format.format;
-    formats_.push_back({.found = {.format = format, .recipe = recipe},
-                        .conversion = to_format,
-                        .forward = ForwardTally(to_format, recipe)});
+    FormatAdvice found;
+    found.format = format.name;
+    formats_.push_back({std::move(found), to_format, ForwardTally(to_format, recipe)});
   }
+}
+
+void WindowFinder::Aim(size_t step, OfFormat& of) {
+  of.found.safest = of.safe_steps.Best();
+  if (!of.found.safest || of.found.safest->exponent == of.exponent) return;
+  of.exponent = of.found.safest->exponent;
+  of.first = step;
+  of.tensors = {};
 }
 
 void WindowFinder::Take(size_t i, const Step& step) {
   const StepInputs inputs(step, noise_);
-  if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
-    broken_losses_.first_step = step.number();
+  if (step.HasBrokenLoss() && found_.broken_losses.steps++ == 0) {
+    found_.broken_losses.first_step = step.number();
   }
-  refused_.Add(step.RefusedBefore());
+  found_.refused.Add(step.RefusedBefore());
   const std::set<std::string> types = step.Listed(kComputedInKey);
-  computed_in_.float16 += types.contains("float16");
-  computed_in_.bfloat16 += types.contains("bfloat16");
+  found_.computed_in.float16 += types.contains("float16");
+  found_.computed_in.bfloat16 += types.contains("bfloat16");
   if (std::string shadow = step.Metadata(kShadowKey); !shadow.empty()) shadow_ = std::move(shadow);
   const ListedTensors listed = ListedIn(step, inputs.totals);
   for (OfFormat& of : formats_) {
     of.forward.Add(step, listed);
-    FormatWindows& found = of.found;
-    found.steps.push_back(
-        WindowSearch(inputs, of.conversion).Run(checked_, of.low, of.channel_low));
-    found.safe_steps.Add(found.steps.back());
-    const std::optional<SafeScales> range = found.safe_steps.Best();
-    if (range && range->exponent != found.exponent) {
-      found.exponent = range->exponent;
-      of.first = i;
-      of.tensors = {};
-    }
-    AddTensorHarm(inputs, of.conversion, found.exponent, of.tensors);
+    std::vector<StepWindow>& windows = of.found.windows;
+    windows.push_back(WindowSearch(inputs, of.conversion).Run(checked_, of.low, of.channel_low));
+    of.safe_steps.Add(windows.back());
+    Aim(i, of);
+    AddTensorHarm(inputs, of.conversion, of.exponent, of.tensors);
   }
 }
 
-std::vector<FormatWindows> WindowFinder::TakeWindows(const StepSource& source) {
-  for (OfFormat& of : formats_) {
-    FormatWindows& found = of.found;
-    if (found.recipe != Recipe::kAutocast) continue;
-    found.not_run = WhyNotRun(shadow_);
-    found.shadow = ShadowIn(shadow_, found.format.name, of.conversion);
-    if (!found.shadow) continue;
-    found.shadow = WithKept(*found.shadow, source.float32);
-    EndWhereStepsOverflow(*found.shadow, found.steps);
-    if (found.shadow->ceilings.empty()) continue;
-    found.safe_steps = {};
-    for (const StepWindow& window : found.steps) found.safe_steps.Add(window);
-    const std::optional<SafeScales> range = found.safe_steps.Best();
-    if (!range || range->exponent == found.exponent) continue;
-    found.exponent = range->exponent;
-    of.first = found.steps.size();
-    of.tensors = {};
-  }
+Advice WindowFinder::TakeWindows(const StepSource& source) {
+  const bool autocast = found_.recipe == Recipe::kAutocast;
+  if (autocast) found_.not_run = WhyNotRun(shadow_);
   size_t behind = 0;
-  for (const OfFormat& of : formats_) behind = std::max(behind, of.first);
+  for (OfFormat& of : formats_) {
+    FormatAdvice& found = of.found;
+    if (autocast) found.shadow = ShadowIn(shadow_, found.format, of.conversion);
+    if (found.shadow) {
+      found.shadow = WithKept(*found.shadow, source.float32);
+      EndWhereStepsOverflow(*found.shadow, found.windows);
+      of.safe_steps = {};
+      for (const StepWindow& window : found.windows) of.safe_steps.Add(window);
+      Aim(found.windows.size(), of);
+    }
+    behind = std::max(behind, of.first);
+  }
   if (behind > 0) {
     ForEachStep(source, options_, [&](size_t i, const Step& step) {
       const StepInputs inputs(step, noise_);
       for (OfFormat& of : formats_) {
-        if (i < of.first) AddTensorHarm(inputs, of.conversion, of.found.exponent, of.tensors);
+        if (i < of.first) AddTensorHarm(inputs, of.conversion, of.exponent, of.tensors);
       }
       return i + 1 < behind;
     });
   }
-  std::vector<FormatWindows> windows;
   for (OfFormat& of : formats_) {
-    FormatWindows& found = windows.emplace_back(std::move(of.found));
+    FormatAdvice& found = found_.formats.emplace_back(std::move(of.found));
     found.tensors = of.tensors.Take();
-    found.broken_losses = broken_losses_;
     found.forward = of.forward.VerdictOn(Role::kAct);
     found.values = of.forward.VerdictOn(Role::kValue);
-    found.refused = refused_;
-    found.computed_in = computed_in_;
   }
-  return windows;
+  return std::move(found_);
 }
 
 }  // namespace dlsim::sim

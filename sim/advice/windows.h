@@ -44,22 +44,6 @@ class SafeStepCounts {
   Counts safe_ = {}, with_room_ = {};
 };
 
-// What a format's steps came to.
-struct FormatWindows {
-  NamedFormat format;
-  std::vector<StepWindow> steps = {};
-  SafeStepCounts safe_steps = {};
-  int exponent = 0;                      // at which the tensors' harm was measured
-  std::vector<TensorHarm> tensors = {};  // in file order of their first appearance
-  BrokenLosses broken_losses = {};
-  ForwardVerdict forward = {}, values = {};
-  std::optional<Shadow> shadow = {};
-  std::string not_run = {};  // as of Advice
-  Recipe recipe = Recipe::kAutocast;
-  RefusedSteps refused = {};
-  ComputedIn16Bits computed_in = {};
-};
-
 // Returns the formats of these names, each once.
 std::vector<NamedFormat> NamedFormats(std::span<const std::string> names);
 
@@ -76,29 +60,33 @@ class WindowFinder {
   void Take(size_t i, const Step& step);
 
   // The window of the latest step, for the format at this place.
-  const StepWindow& Latest(size_t format) const { return formats_[format].found.steps.back(); }
+  const StepWindow& Latest(size_t format) const { return formats_[format].found.windows.back(); }
 
-  // Returns the windows of the formats in order; once, after the last step. First steps whose
-  // tensors were not looked at at the scale that came out in the end are gone through again.
-  std::vector<FormatWindows> TakeWindows(const StepSource& source);
+  // Returns the windows of the formats in order, with what was looked at and no verdict; once,
+  // after the last step. First steps whose tensors were not looked at at the scale that came out in
+  // the end are gone through again.
+  Advice TakeWindows(const StepSource& source);
 
  private:
   struct OfFormat {
-    FormatWindows found;
+    FormatAdvice found;
     Conversion conversion;
     ForwardTally forward;
+    SafeStepCounts safe_steps = {};
+    int exponent = 0;  // at which the tensors' harm is measured ...
+    size_t first = 0;  // ... from this step on
     NamedList<TensorHarm> tensors = {};
-    size_t first = 0;  // step from which on they were looked at at the exponent
     // Where the search begins: the lower ends of the step before.
     int low = 0, channel_low = 0;
   };
 
+  // Measures tensors at the scale that is safest by now, from a step on if it is another one.
+  static void Aim(size_t step, OfFormat& of);
+
   StepOptions options_;
   Checked checked_;
   NoiseFinder noise_;
-  BrokenLosses broken_losses_;
-  RefusedSteps refused_;
-  ComputedIn16Bits computed_in_;
+  Advice found_;        // of the whole
   std::string shadow_;  // what the last step says that says anything
   std::vector<OfFormat> formats_;
 };

@@ -12,7 +12,7 @@
 
 #include "dlsim/codec.h"
 #include "dlsim/scaled_format.h"
-#include "dlsim/sim/forward.h"
+#include "dlsim/sim/advice.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/step.h"
 #include "dlsim/trace.h"

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "dlsim/sim/advice.h"
 #include "dlsim/sim/clipping.h"
-#include "dlsim/sim/forward.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "sim/app/option_rows.h"
 #include "sim/base/rows.h"

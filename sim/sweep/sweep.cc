@@ -164,14 +164,14 @@ class SweepLoop {
   std::vector<SweepAdvice> Verdicts(std::span<const std::string> order) {
     std::vector<SweepAdvice> verdicts;
     for (WindowGroup& group : windows_) {
-      std::vector<FormatWindows> found = group.finder->TakeWindows(source_);
-      std::ranges::stable_sort(found, {}, [&](const FormatWindows& windows) {
-        return std::ranges::find(order, windows.format.name) - order.begin();
+      Advice found = group.finder->TakeWindows(source_);
+      std::ranges::stable_sort(found.formats, {}, [&](const FormatAdvice& format) {
+        return std::ranges::find(order, format.format) - order.begin();
       });
       AdviceRequest request;
       request.conversion.rounding = group.conversion.rounding;
       request.tensors = options_.tensors;
-      verdicts.push_back({group.conversion.rounding, Advise(found, options_.tensors)});
+      verdicts.push_back({group.conversion.rounding, Advise(std::move(found), options_.tensors)});
       AddChanges(source_, request, replay_, verdicts.back().advice);
     }
     return verdicts;

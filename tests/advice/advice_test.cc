@@ -20,8 +20,7 @@
 namespace dlsim::sim {
 namespace {
 
-std::vector<FormatWindows> WindowsOf(const StepSource& source,
-                                     const std::vector<std::string>& formats) {
+Advice WindowsOf(const StepSource& source, const std::vector<std::string>& formats) {
   WindowFinder windows(NamedFormats(formats), {}, {});
   ForEachStep(source, {}, [&](size_t i, const Step& step) {
     windows.Take(i, step);
@@ -70,13 +69,13 @@ TEST_P(WindowsOfTraces, AreThoseOfAllScalesOneByOne) {
   const std::vector<std::string> paths = {kTraces + GetParam()};
   const TraceReader trace = TraceReader::Open(paths, {});
   const StepSource source = TraceSteps(trace, 1);
-  const std::vector<FormatWindows> found = WindowsOf(source, {"fp16", "bf16", "cb16", "fp8-e4m3"});
+  const Advice found = WindowsOf(source, {"fp16", "bf16", "cb16", "fp8-e4m3"});
   for (size_t i = 0; i < source.step_count; i += 5) {
     const std::unique_ptr<Step> step = source.load(i, {});
-    for (const FormatWindows& windows : found) {
-      const auto [low, high] = WindowByAsking(*step, windows.format.format);
-      const StepWindow& window = windows.steps[i];
-      SCOPED_TRACE(windows.format.name + " at step " + std::to_string(window.step));
+    for (const FormatAdvice& windows : found.formats) {
+      const auto [low, high] = WindowByAsking(*step, ParseFormat(windows.format).format);
+      const StepWindow& window = windows.windows[i];
+      SCOPED_TRACE(windows.format + " at step " + std::to_string(window.step));
       EXPECT_EQ(window.high, high);
       EXPECT_EQ(std::min(window.low, high + 1), std::min(low, high + 1));
     }
@@ -88,15 +87,16 @@ TEST_P(WindowsOfTraces, OfAProfileAreTheSame) {
   const TraceReader trace = TraceReader::Open(paths, {});
   const StepSource steps = TraceSteps(trace, 1);
   const std::vector<std::string> formats = {"fp16", "bf16", "cb16"};
-  const std::vector<FormatWindows> wanted = WindowsOf(steps, formats);
-  const std::vector<FormatWindows> got = WindowsOf(TablesOf(steps), formats);
+  const std::vector<FormatAdvice> wanted = WindowsOf(steps, formats).formats;
+  const std::vector<FormatAdvice> got = WindowsOf(TablesOf(steps), formats).formats;
   for (size_t f = 0; f < formats.size(); ++f) {
-    EXPECT_EQ(got[f].exponent, wanted[f].exponent);
-    for (size_t i = 0; i < wanted[f].steps.size(); ++i) {
-      SCOPED_TRACE(formats[f] + " at step " + std::to_string(wanted[f].steps[i].step));
-      EXPECT_EQ(got[f].steps[i].high, wanted[f].steps[i].high);
-      EXPECT_EQ(got[f].steps[i].low, wanted[f].steps[i].low);
-      EXPECT_EQ(got[f].steps[i].low_tensor, wanted[f].steps[i].low_tensor);
+    EXPECT_EQ(got[f].safest.value().exponent, wanted[f].safest.value().exponent);
+    for (size_t i = 0; i < wanted[f].windows.size(); ++i) {
+      const StepWindow &found = got[f].windows[i], &expected = wanted[f].windows[i];
+      SCOPED_TRACE(formats[f] + " at step " + std::to_string(expected.step));
+      EXPECT_EQ(found.high, expected.high);
+      EXPECT_EQ(found.low, expected.low);
+      EXPECT_EQ(found.low_tensor, expected.low_tensor);
     }
   }
 }
@@ -153,7 +153,7 @@ TEST_F(AdviceTest, SaysWhatWasLookedAt) {
     WriteStep(step, {FloatTensor("a.weight.grad", {step == 2 ? INFINITY : 1.0f, 0.5f})});
   }
   const TraceReader trace = Open();
-  const std::vector<FormatWindows> windows = WindowsOf(TraceSteps(trace, 1), {"fp16"});
+  const Advice windows = WindowsOf(TraceSteps(trace, 1), {"fp16"});
   const Advice all = Advise(windows), chosen = Advise(windows, "*.weight.grad");
   EXPECT_EQ(all.looked_at, std::vector{Role::kGrad});
   EXPECT_EQ(all.lines[0].find("as is"), std::string::npos);
@@ -351,8 +351,8 @@ TEST_F(AdviceTest, LooksAtAllStepsAtTheFinalScale) {
                      FloatTensor("c.act_grad", std::vector<float>(64, 1.0f))});
   }
   const TraceReader trace = Open();
-  const std::vector<FormatWindows> windows = WindowsOf(TraceSteps(trace, 1), {"fp16"});
-  for (const TensorHarm& tensor : windows.front().tensors) {
+  const Advice windows = WindowsOf(TraceSteps(trace, 1), {"fp16"});
+  for (const TensorHarm& tensor : windows.formats.front().tensors) {
     EXPECT_EQ(tensor.harm.steps, 6u) << tensor.name;
   }
 }
