@@ -228,8 +228,8 @@ struct TensorHarm {
   const HarmOverSteps& larger() const { return ChannelsLoseMore() ? channels.mean : harm; }
 };
 
-// What to keep in float32 so that a format trains, and what follows from it for the rest: `scale` is
-// the one to use.
+// What to keep in float32 so that a format trains, and what follows from it for the rest: `scale`
+// is the one to use.
 struct Change : Shadow::Plan {
   std::vector<std::string> because;  // what 16 bits cannot hold
   Verdict then = Verdict::kAsIs;
