@@ -13,8 +13,8 @@
 
 #include "bench/data_sets.h"
 #include "dlsim/convert.h"
-#include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
+#include "dlsim/gpu/kernels.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/base/device_code.h"
 #include "gpu/tabulate/tabulate.h"

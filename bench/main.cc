@@ -16,8 +16,8 @@
 
 #include "bench/gpu_kernels.h"
 #include "bench/kernels.h"
+#include "dlsim/convert.h"
 #include "dlsim/error.h"
-#include "dlsim/simd.h"
 #include "sim/base/device_choice.h"
 #include "sim/base/number.h"
 #include "src/base/cache_size.h"

@@ -56,7 +56,7 @@ endif()
 add_library(dlsim_simd_targets INTERFACE)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   # SVE's vectors have no size at compile time, so that no struct can hold one, and those of the
-  # kernels do: RoundedLanes is returned, VectorCounter keeps its maximum. NEON runs instead.
+  # kernels do, as PhiloxHalves. NEON runs instead.
   set(disabled_targets "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
 else()
   # The AVX-512 of Ice Lake and Zen 4 runs kernels no faster than that of Skylake. Processors without

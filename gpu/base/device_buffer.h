@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "dlsim/gpu/stream.h"
+#include "dlsim/gpu/tensor_list.h"
 #include "gpu/base/check_cuda.h"
 
 namespace dlsim::gpu {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "dlsim/gpu/stream.h"
+#include "dlsim/gpu/tensor_list.h"
 #include "gpu/base/check_cuda.h"
 
 namespace dlsim::gpu {

@@ -5,18 +5,15 @@
 #include <bit>
 #include <cstring>
 #include <map>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/tabulate.h"
+#include "dlsim/gpu/kernels.h"
 #include "gpu/base/check_cuda.h"
 #include "gpu/base/device_code.h"
 #include "gpu/tabulate/tabulate.h"
-#include "src/base/check.h"
 #include "src/base/parallel.h"
-#include "src/measure/load_floats.h"
+#include "src/measure/block_loader.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -239,77 +236,6 @@ void CopyBytes(std::span<const std::byte> from, std::byte* to) {
   });
 }
 
-// Copies codes that may become wider or narrower.
-template <class From, class To>
-void CopyCodes(std::span<const From> from, To* to) {
-  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
-    for (size_t i = begin; i < begin + count; ++i) to[i] = static_cast<To>(from[i]);
-  });
-}
-
-// Copy between the host's codes and those of the device, which may be narrower.
-template <class Code>
-void CopyCodes(const std::byte* from, size_t code_bytes, std::span<Code> to) {
-  if (code_bytes == sizeof(Code)) {
-    CopyBytes({from, to.size_bytes()}, reinterpret_cast<std::byte*>(to.data()));
-  } else if constexpr (std::is_same_v<Code, uint32_t>) {
-    CopyCodes(std::span(reinterpret_cast<const uint16_t*>(from), to.size()), to.data());
-  }
-}
-template <class Code>
-void CopyCodes(std::span<const Code> from, size_t code_bytes, std::byte* to) {
-  if (code_bytes == sizeof(Code)) {
-    CopyBytes(std::as_bytes(from), to);
-  } else if constexpr (std::is_same_v<Code, uint32_t>) {
-    CopyCodes(from, reinterpret_cast<uint16_t*>(to));
-  }
-}
-
-// As ComputeDevice::Encode and Decode.
-template <class Code>
-void EncodeHostArray(SlotRing& slots, const ArrayConversion& how, DType dtype,
-                     std::span<const std::byte> bytes, std::span<Code> codes) {
-  const SlotUse use(slots);
-  const size_t size = DTypeSize(dtype), code_bytes = CodeBytes(how.conversion.format);
-  ForEachPiece(codes.size(), [&](size_t begin, size_t count) {
-    Slot& slot = slots.Next(count * size, count * code_bytes);
-    CopyBytes(bytes.subspan(begin * size, count * size), slot.host_input());
-    slot.Send(count * size);
-    ArrayConversion piece = how;
-    piece.first_index += begin;
-    DeviceTensor tensor;
-    tensor.values = slot.device_input();
-    tensor.elements = count;
-    tensor.dtype = dtype;
-    tensor.codes = slot.device_output();
-    Encode(piece, tensor, slot.stream());
-    slot.Fetch(count * code_bytes);
-    slots.Submit(slot, [from = slot.host_output(), code_bytes, to = codes.subspan(begin, count)] {
-      CopyCodes(from, code_bytes, to);
-    });
-  });
-  slots.Finish();
-}
-
-template <class Code>
-void DecodeHostArray(SlotRing& slots, const Format& format, std::span<const Code> codes,
-                     std::span<float> values) {
-  const SlotUse use(slots);
-  const size_t code_bytes = CodeBytes(format);
-  ForEachPiece(codes.size(), [&](size_t begin, size_t count) {
-    Slot& slot = slots.Next(count * code_bytes, count * sizeof(float));
-    CopyCodes(codes.subspan(begin, count), code_bytes, slot.host_input());
-    slot.Send(count * code_bytes);
-    Decode(format, slot.device_input(), reinterpret_cast<float*>(slot.device_output()), count,
-           slot.stream());
-    slot.Fetch(count * sizeof(float));
-    slots.Submit(slot, [from = slot.host_output(), to = values.subspan(begin, count)] {
-      CopyBytes({from, to.size_bytes()}, reinterpret_cast<std::byte*>(to.data()));
-    });
-  });
-  slots.Finish();
-}
-
 }  // namespace
 
 CudaDevice::CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
@@ -325,29 +251,48 @@ void CudaDevice::Read(const std::byte* from, std::span<std::byte> to) {
 }
 
 void CudaDevice::Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
-                        std::span<uint16_t> codes) {
-  DLSIM_CHECK(CodeBits(how.conversion.format) <= 16);
+                        std::span<std::byte> codes) {
   const CurrentDevice current(index_);
-  EncodeHostArray(slots_, how, dtype, bytes, codes);
+  const SlotUse use(slots_);
+  const size_t size = DTypeSize(dtype), code_bytes = CodeBytes(how.conversion.format);
+  ForEachPiece(codes.size() / code_bytes, [&](size_t begin, size_t count) {
+    Slot& slot = slots_.Next(count * size, count * code_bytes);
+    CopyBytes(bytes.subspan(begin * size, count * size), slot.host_input());
+    slot.Send(count * size);
+    ArrayConversion piece = how;
+    piece.first_index += begin;
+    DeviceTensor tensor;
+    tensor.values = slot.device_input();
+    tensor.elements = count;
+    tensor.dtype = dtype;
+    tensor.codes = slot.device_output();
+    gpu::Encode(piece, tensor, slot.stream());
+    slot.Fetch(count * code_bytes);
+    slots_.Submit(slot, [from = slot.host_output(),
+                         to = codes.subspan(begin * code_bytes, count * code_bytes)] {
+      CopyBytes({from, to.size()}, to.data());
+    });
+  });
+  slots_.Finish();
 }
 
-void CudaDevice::Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
-                        std::span<uint32_t> codes) {
-  const CurrentDevice current(index_);
-  EncodeHostArray(slots_, how, dtype, bytes, codes);
-}
-
-void CudaDevice::Decode(const Format& format, std::span<const uint16_t> codes,
+void CudaDevice::Decode(const Format& format, std::span<const std::byte> codes,
                         std::span<float> values) {
-  DLSIM_CHECK(CodeBits(format) <= 16);
   const CurrentDevice current(index_);
-  DecodeHostArray(slots_, format, codes, values);
-}
-
-void CudaDevice::Decode(const Format& format, std::span<const uint32_t> codes,
-                        std::span<float> values) {
-  const CurrentDevice current(index_);
-  DecodeHostArray(slots_, format, codes, values);
+  const SlotUse use(slots_);
+  const size_t code_bytes = CodeBytes(format);
+  ForEachPiece(values.size(), [&](size_t begin, size_t count) {
+    Slot& slot = slots_.Next(count * code_bytes, count * sizeof(float));
+    CopyBytes(codes.subspan(begin * code_bytes, count * code_bytes), slot.host_input());
+    slot.Send(count * code_bytes);
+    gpu::Decode(format, slot.device_input(), reinterpret_cast<float*>(slot.device_output()), count,
+                slot.stream());
+    slot.Fetch(count * sizeof(float));
+    slots_.Submit(slot, [from = slot.host_output(), to = values.subspan(begin, count)] {
+      CopyBytes({from, to.size_bytes()}, reinterpret_cast<std::byte*>(to.data()));
+    });
+  });
+  slots_.Finish();
 }
 
 }  // namespace dlsim::gpu

@@ -90,12 +90,8 @@ class CudaDevice final : public ComputeDevice {
   void Tabulate(std::span<const DeviceBlock> blocks, float scale, const TakeSums& take) override;
   void Read(const std::byte* from, std::span<std::byte> to) override;
   void Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
-              std::span<uint16_t> codes) override;
-  void Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
-              std::span<uint32_t> codes) override;
-  void Decode(const Format& format, std::span<const uint16_t> codes,
-              std::span<float> values) override;
-  void Decode(const Format& format, std::span<const uint32_t> codes,
+              std::span<std::byte> codes) override;
+  void Decode(const Format& format, std::span<const std::byte> codes,
               std::span<float> values) override;
 
  private:

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding and decoding: what a thread does, the same code for devices and, in tests, for the host;
-// its arguments, and its launchers, a file for each format known at compile time and one for all
-// others.
+// Encoding and decoding: what a thread does, the same code for devices and, in tests, for the host.
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "dlsim/codec.h"
 #include "dlsim/convert.h"
-#include "dlsim/gpu/stream.h"
 #include "dlsim/measure.h"
 #include "dlsim/philox.h"
 #include "gpu/base/device_code.h"
@@ -27,15 +23,7 @@ struct EncodeJob {
   uint64_t first_index = 0;  // added to theirs
 };
 
-// In errors of launches.
-inline constexpr std::string_view kEncodeCall = "dlsim::gpu::Encode";
-inline constexpr std::string_view kDecodeCall = "dlsim::gpu::Decode";
-
-template <Format kFormat>
-void LaunchEncodeTo(const EncodeJob& job, const Conversion& conversion, Stream stream);
-void LaunchEncodeToAny(const EncodeJob& job, const Conversion& conversion, Stream stream);
-
-// Formats known at compile time: a shorter form of the rounding of codec.inc, which is the part
+// Formats known at compile time: a shorter form of the rounding of codec.h, which is the part
 // that takes most instructions.
 
 // A conversion to an IEEE-like format of 16 bits that is known at compile time.
@@ -63,8 +51,8 @@ constexpr TunedCodec<kFormat> MakeTunedCodec(const Conversion& conversion) {
 
 namespace tuned {
 
-DLSIM_HOST_DEVICE constexpr uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
-DLSIM_HOST_DEVICE constexpr uint32_t Max(uint32_t a, uint32_t b) { return a < b ? b : a; }
+using codec::Max;
+using codec::Min;
 
 // What rounding to a multiple of a power of two by one float32 addition gives.
 struct RoundedSum {
@@ -108,7 +96,7 @@ DLSIM_HOST_DEVICE constexpr bool StaysFinite(uint32_t bits) {
   return false;
 }
 
-// Rounds the magnitude of `bits`, as RoundMagnitude of codec.inc does, but for infinity and NaN:
+// Rounds the magnitude of `bits`, as RoundMagnitude of codec.h does, but for infinity and NaN:
 // infinity becomes something past max_code.
 template <Format kFormat, Rounding kRounding>
 DLSIM_HOST_DEVICE inline uint32_t RoundMagnitude(uint32_t bits) {
@@ -117,8 +105,8 @@ DLSIM_HOST_DEVICE inline uint32_t RoundMagnitude(uint32_t bits) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
   if constexpr (kSpec.min_normal_bits == 0) {
     // Without subnormals to tell apart the definition is short.
-    const bool negative = magnitude != bits;
-    return scalar::RoundMagnitude<kRounding>(ScalarLanes(), kSpec, magnitude, negative, 0u);
+    const codec::Mask negative = codec::MaskOf(magnitude != bits);
+    return codec::RoundMagnitude<kRounding>(kSpec, magnitude, negative, 0u);
   } else if constexpr (kRounding == Rounding::kNearestEven) {
     return RoundBySum<kFormat>(bits).code;
   } else if constexpr (kRounding == Rounding::kNearestAway) {
@@ -137,7 +125,7 @@ DLSIM_HOST_DEVICE inline uint32_t RoundMagnitude(uint32_t bits) {
 
 enum class Nan { kEncode, kIgnore };
 
-// Applies the rules of BoundMagnitude and EncodeMagnitude of codec.inc to a rounded magnitude, but
+// Applies the rules of BoundMagnitude and EncodeMagnitude of codec.h to a rounded magnitude, but
 // for the one of subnormals, which Flush applies, and for NaN if it is to be ignored.
 template <Rounding kRounding, Nan kNan, Format kFormat>
 DLSIM_HOST_DEVICE inline EncodeResult Finish(const TunedCodec<kFormat>& codec, uint32_t bits,
@@ -183,7 +171,7 @@ DLSIM_HOST_DEVICE inline uint32_t FixedPoint(uint32_t bits) {
 
 // Encodes single elements on the device: equal to Encode of codec.h for every input, which tests
 // prove on the host for all 2^32 of them. Formats known at compile time get a shorter form of the
-// rounding, the part of codec.inc that takes most instructions.
+// rounding, the part of codec.h that takes most instructions.
 
 // A conversion to any format, known at run time only but for the rounding mode.
 struct AnyCodec {
@@ -211,16 +199,16 @@ DLSIM_HOST_DEVICE inline EncodeResult EncodeElement(const AnyCodec& codec, uint3
 inline constexpr uint32_t kGroup = static_cast<uint32_t>(kElementsPerPhiloxBlock);
 
 // Returns plane 0 or 1 of the random bits of the group that begins at `index`.
-DLSIM_HOST_DEVICE inline PhiloxBlock<uint32_t> RandomPlane(const RandomStream& random,
-                                                           uint64_t index, uint32_t plane) {
+DLSIM_HOST_DEVICE inline PhiloxBlock RandomPlane(const RandomStream& random, uint64_t index,
+                                                 uint32_t plane) {
   const uint64_t block = index / kElementsPerPhiloxBlock;
-  const PhiloxBlock<uint32_t> counter = {
+  const PhiloxBlock counter = {
       {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), random.stream, plane}};
-  return scalar::Philox4x32(ScalarLanes(), counter, random.seed);
+  return Philox4x32(counter, random.seed);
 }
 
 // Returns the 16 bits of a plane that belong to element i of the group.
-DLSIM_HOST_DEVICE inline uint32_t RandomHalf(const PhiloxBlock<uint32_t>& plane, uint32_t i) {
+DLSIM_HOST_DEVICE inline uint32_t RandomHalf(const PhiloxBlock& plane, uint32_t i) {
   const uint32_t word = plane.word[i / 2];
   return i % 2 == 0 ? word & 0xFFFF : word >> 16;
 }
@@ -236,7 +224,7 @@ DLSIM_HOST_DEVICE inline void EncodeStochastic(const TunedCodec<kFormat>& codec,
                                                EncodeResult (&results)[kGroup]) {
   constexpr uint32_t kUndecided = 0xFFFF;
   constexpr bool kCuts = MakeCodecSpec({kFormat}).min_normal_bits != 0;
-  const PhiloxBlock<uint32_t> plane = RandomPlane(random, index, 0);
+  const PhiloxBlock plane = RandomPlane(random, index, 0);
   uint32_t largest = 0, largest_fraction = 0;
   for (uint32_t i = 0; i < kGroup; ++i) {
     const uint32_t sum = tuned::FixedPoint<kFormat>(bits[i]) + RandomHalf(plane, i);
@@ -247,7 +235,7 @@ DLSIM_HOST_DEVICE inline void EncodeStochastic(const TunedCodec<kFormat>& codec,
   }
   const bool undecided = kCuts && largest_fraction >> 16 == kUndecided;
   if (undecided || largest > codec::kInfinityBits) {
-    const PhiloxBlock<uint32_t> low_plane = RandomPlane(random, index, 1);
+    const PhiloxBlock low_plane = RandomPlane(random, index, 1);
     for (uint32_t i = 0; i < kGroup; ++i) {
       const uint32_t word = RandomHalf(plane, i) << 16 | RandomHalf(low_plane, i);
       results[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word);
@@ -255,20 +243,13 @@ DLSIM_HOST_DEVICE inline void EncodeStochastic(const TunedCodec<kFormat>& codec,
   }
 }
 
-// Returns whether stochastic rounding of an element needs more than the 16 random bits of plane 0.
-DLSIM_HOST_DEVICE inline bool NeedsLowPlane(const CodecSpec& spec, uint32_t bits) {
-  const uint32_t magnitude = bits & ~codec::kSignBit;
-  const uint32_t below = spec.gradual ? spec.min_normal_bits : spec.min_positive_bits;
-  return spec.dropped_bits > 16 || (magnitude != 0 && magnitude < below);
-}
-
 DLSIM_HOST_DEVICE inline void EncodeStochastic(const AnyCodec& codec, const RandomStream& random,
                                                uint64_t index, const uint32_t (&bits)[kGroup],
                                                EncodeResult (&results)[kGroup]) {
   bool needs_low = false;
-  for (uint32_t i = 0; i < kGroup; ++i) needs_low |= NeedsLowPlane(codec.spec(), bits[i]);
-  const PhiloxBlock<uint32_t> high = RandomPlane(random, index, 0);
-  PhiloxBlock<uint32_t> low = {};
+  for (uint32_t i = 0; i < kGroup; ++i) needs_low |= NeedsLowRandomBits(codec.spec(), bits[i]);
+  const PhiloxBlock high = RandomPlane(random, index, 0);
+  PhiloxBlock low = {};
   if (needs_low) low = RandomPlane(random, index, 1);
   for (uint32_t i = 0; i < kGroup; ++i) {
     const uint32_t word = RandomHalf(high, i) << 16 | RandomHalf(low, i);

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/tabulate.h"
+#include "dlsim/gpu/kernels.h"
 #include "dlsim/table.h"
 
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "dlsim/gpu/stream.h"
+#include "dlsim/gpu/tensor_list.h"
 #include "gpu/base/device_code.h"
 #include "src/table/tabulate.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The semantics of every conversion: Encode (float32 bits -> code), Decode (code -> float32 bits)
-// and Classify. Written once over the lane operations of lanes.h, so that the scalar reference,
-// SIMD kernels and CUDA kernels share this text. Rules: docs/numerics.md, section 2.
+// and Classify. The CPU's kernels, of any SIMD target, and those for CUDA compile this text.
+// Rules: docs/numerics.md, section 2.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "dlsim/enum_names.h"
 #include "dlsim/format.h"
-#include "dlsim/lanes.h"
+#include "dlsim/host_device.h"
 
 namespace dlsim {
 
@@ -74,8 +74,7 @@ struct CodecSpec {
   uint32_t flush_below;        // results below this become zero
   uint32_t sign_shift;         // from the sign bit of float32 to that of the code
   uint32_t min_positive_bits;  // float32 bits of the smallest positive value
-  uint32_t plain_min_bits;     // float32 magnitudes from here to plain_max_bits have normal,
-  uint32_t plain_max_bits;     // finite results in every rounding mode
+  uint32_t max_bits;           // float32 bits of the largest finite value
   bool saturates;
   bool gradual;  // the format has subnormals
 };
@@ -102,8 +101,7 @@ DLSIM_HOST_DEVICE constexpr CodecSpec MakeCodecSpec(const Conversion& conversion
   s.flush_below = flushes && gradual ? MinNormalCode(f) : 0;
   s.sign_shift = static_cast<uint32_t>(32 - CodeBits(f));
   s.min_positive_bits = rebias + (1u << dropped);
-  s.plain_min_bits = rebias + (1u << 23);
-  s.plain_max_bits = (s.max_code << dropped) + rebias;
+  s.max_bits = (s.max_code << dropped) + rebias;
   s.saturates = saturates;
   s.gradual = gradual;
   return s;
@@ -116,37 +114,152 @@ inline constexpr uint32_t kInfinityBits = 0x7F800000;
 inline constexpr uint32_t kMantissaMask = 0x007FFFFF;
 inline constexpr uint32_t kImplicitBit = 0x00800000;
 
-}  // namespace codec
+// A condition as a word, all ones or zero. Without branches compilers vectorize a loop over the
+// definition, whose conditions they would otherwise turn into some.
+using Mask = uint32_t;
 
-// The lane-generic text for one scalar lane.
-namespace scalar {
-#define DLSIM_LANE_FUNCTION DLSIM_HOST_DEVICE constexpr
-#include "dlsim/codec.inc"
-#undef DLSIM_LANE_FUNCTION
-}  // namespace scalar
+DLSIM_HOST_DEVICE constexpr Mask MaskOf(bool condition) { return 0u - uint32_t{condition}; }
 
-namespace codec {
+DLSIM_HOST_DEVICE constexpr uint32_t Select(Mask mask, uint32_t yes, uint32_t no) {
+  return mask != 0 ? yes : no;
+}
 
-// Rounds magnitudes between zero and the smallest positive value of a format without subnormals.
+DLSIM_HOST_DEVICE constexpr uint32_t Min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+DLSIM_HOST_DEVICE constexpr uint32_t Max(uint32_t a, uint32_t b) { return a < b ? b : a; }
+
+// Returns 1 to round `kept` up, given the remainder of `shift` dropped bits; else 0.
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE constexpr uint32_t RoundUp(uint32_t kept, uint32_t remainder, uint32_t shift,
+                                             Mask negative) {
+  if constexpr (kRounding == Rounding::kNearestEven) {
+    // Above half, or a tie whose kept part is odd.
+    return MaskOf(1u << (shift - 1) < remainder + (kept & 1)) & 1;
+  } else if constexpr (kRounding == Rounding::kNearestAway) {
+    return MaskOf(1u << (shift - 1) <= remainder) & 1;
+  } else if constexpr (kRounding == Rounding::kTowardPositive) {
+    return MaskOf(remainder > 0) & ~negative & 1;
+  } else if constexpr (kRounding == Rounding::kTowardNegative) {
+    return MaskOf(remainder > 0) & negative & 1;
+  } else {
+    return 0;
+  }
+}
+
+// Stochastic rounding adds the top d random bits to the d dropped bits and carries out of them.
+// The carry happens exactly if the complement of the random bits is below the remainder. From
+// d = 33 on, `excess` = d - 32 low bits of the remainder are cut: probability in units of 2^-32.
+DLSIM_HOST_DEVICE constexpr uint32_t RoundUpStochastic(uint32_t remainder, uint32_t full_shift,
+                                                       uint32_t random) {
+  const uint32_t used = Min(full_shift, 32);
+  const uint32_t excess = Min(full_shift - used, 31);
+  return MaskOf(~random >> (32 - used) < remainder >> excess) & 1;
+}
+
+// Rounds a float32 magnitude to the format with an unbounded exponent range upwards: the result is
+// the magnitude code, where one past max_code and above means overflow. Not for NaN, nor for
+// values below min_positive_bits of a format without subnormals.
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE constexpr uint32_t RoundMagnitude(const CodecSpec& s, uint32_t magnitude,
+                                                    Mask negative, uint32_t random) {
+  // A subnormal result shifts the significand further the smaller the exponent. float32's own
+  // subnormals have the exponent of its smallest normals and no implicit bit.
+  const Mask subnormal = MaskOf(magnitude < s.min_normal_bits);
+  const uint32_t exponent = Max(magnitude >> 23, 1);
+  const uint32_t implicit = MaskOf(magnitude >= kImplicitBit) & kImplicitBit;
+  const uint32_t significand = (magnitude & kMantissaMask) | implicit;
+
+  const uint32_t source = Select(subnormal, significand, magnitude - s.rebias);
+  const uint32_t full_shift = Select(subnormal, s.subnormal_shift - exponent, s.dropped_bits);
+  // Significands have 24 bits: every shift from 26 on is the same as 31.
+  const uint32_t shift = Min(full_shift, 31);
+  const uint32_t kept = source >> shift;
+  const uint32_t remainder = source - (kept << shift);
+  if constexpr (kRounding == Rounding::kStochastic) {
+    return kept + RoundUpStochastic(remainder, full_shift, random);
+  } else {
+    // A carry out of the mantissa increments the exponent, which is the next code.
+    return kept + RoundUp<kRounding>(kept, remainder, shift, negative);
+  }
+}
+
+struct Rounded {
+  uint32_t code;
+  Mask overflows;  // finite input became infinity, or was clamped by saturation
+};
+
+// Applies the overflow and subnormal rules to a rounded magnitude; `input` is the float32
+// magnitude it came from, not NaN.
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE constexpr Rounded BoundMagnitude(const CodecSpec& s, uint32_t rounded,
+                                                   uint32_t input, Mask negative) {
+  const Mask beyond = MaskOf(s.max_code < rounded);
+  Mask stays_finite = 0;  // by the direction of rounding
+  if constexpr (kRounding == Rounding::kTowardZero) stays_finite = ~0u;
+  if constexpr (kRounding == Rounding::kTowardPositive) stays_finite = negative;
+  if constexpr (kRounding == Rounding::kTowardNegative) stays_finite = ~negative;
+  uint32_t code = Select(beyond, Select(stays_finite, s.max_code, s.overflow_code), rounded);
+  code = Select(MaskOf(input == kInfinityBits), s.overflow_code, code);
+  const Mask saturates = MaskOf(s.overflow_code == s.max_code);
+  return {code & MaskOf(code >= s.flush_below), beyond & (~stays_finite | saturates)};
+}
+
+// Rounds magnitudes between zero and the smallest positive value of a format without subnormals, to
+// 0 or 1.
 template <Rounding kRounding>
 DLSIM_HOST_DEVICE constexpr uint32_t RoundBelowMinPositive(const CodecSpec& s, uint32_t magnitude,
-                                                           bool negative, uint32_t random) {
+                                                           Mask negative, uint32_t random) {
   const uint32_t half = s.min_positive_bits - kImplicitBit;  // exponent less one
-  if (magnitude == 0) return 0;
-  if constexpr (kRounding == Rounding::kNearestEven) return magnitude > half;
-  if constexpr (kRounding == Rounding::kNearestAway) return magnitude >= half;
-  if constexpr (kRounding == Rounding::kTowardPositive) return !negative;
-  if constexpr (kRounding == Rounding::kTowardNegative) return negative;
+  Mask up = 0;
+  if constexpr (kRounding == Rounding::kNearestEven) up = MaskOf(magnitude > half);
+  if constexpr (kRounding == Rounding::kNearestAway) up = MaskOf(magnitude >= half);
+  if constexpr (kRounding == Rounding::kTowardPositive) up = ~negative;
+  if constexpr (kRounding == Rounding::kTowardNegative) up = negative;
   if constexpr (kRounding == Rounding::kStochastic) {
     // Up with probability magnitude / min_positive, rounded down to a multiple of 2^-32.
     const uint32_t exponent = magnitude >> 23;
-    const uint32_t unit_exponent = s.min_positive_bits >> 23;
-    if (exponent == 0 || unit_exponent - exponent > 32) return 0;
+    const uint32_t shift = (s.min_positive_bits >> 23) - exponent;
     const uint64_t numerator = uint64_t{(magnitude & kMantissaMask) | kImplicitBit} << 32;
     const uint64_t unit = (s.min_positive_bits & kMantissaMask) | kImplicitBit;
-    return random < ((numerator >> (unit_exponent - exponent)) / unit);
+    up = MaskOf((uint64_t{random} + 1) * unit <= numerator >> Min(shift, 32)) &
+         MaskOf(exponent != 0) & MaskOf(shift <= 32);
   }
-  return 0;
+  return up & MaskOf(magnitude != 0) & 1;
+}
+
+// Encodes float32 bits; see EncodeWith.
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE constexpr Rounded EncodeBits(const CodecSpec& s, uint32_t bits, uint32_t random) {
+  const uint32_t magnitude = bits & ~kSignBit;
+  const Mask negative = MaskOf(bits != magnitude);
+  const uint32_t sign = (bits & kSignBit) >> s.sign_shift;
+  if (!s.gradual && magnitude < s.min_positive_bits) {
+    return {sign | RoundBelowMinPositive<kRounding>(s, magnitude, negative, random), 0};
+  }
+  const uint32_t rounded = RoundMagnitude<kRounding>(s, magnitude, negative, random);
+  const Rounded bounded = BoundMagnitude<kRounding>(s, rounded, magnitude, negative);
+  const uint32_t payload = (magnitude & kMantissaMask) >> s.dropped_bits;
+  const Mask nan = MaskOf(magnitude > kInfinityBits);
+  return {sign | Select(nan, s.nan_code | payload, bounded.code),
+          bounded.overflows & MaskOf(magnitude < kInfinityBits)};
+}
+
+// Returns the float32 magnitude bits of a magnitude code. Exact; NaN becomes quiet.
+DLSIM_HOST_DEVICE constexpr uint32_t DecodeMagnitude(const CodecSpec& s, uint32_t magnitude) {
+  const uint32_t shifted = magnitude << s.dropped_bits;
+  uint32_t bits = shifted + s.rebias;
+  if (!s.gradual) {
+    bits &= MaskOf(magnitude != 0);
+  } else if (s.min_normal_bits != 0) {
+    // With the exponent of the smallest normal the mantissa is off by exactly that normal. Both
+    // operands and the result are normal float32 values: no rounding, no flushing.
+    const float difference =
+        BitCast<float>(shifted + s.min_normal_bits) - BitCast<float>(s.min_normal_bits);
+    const Mask subnormal = MaskOf(magnitude < s.min_normal_code);
+    bits = Select(subnormal, BitCast<uint32_t>(difference) & ~kSignBit, bits);
+  }
+  const uint32_t special = (shifted & kMantissaMask) | kInfinityBits;
+  const uint32_t quiet = MaskOf(magnitude > s.max_ordered_code) & 0x00400000;
+  return Select(MaskOf(magnitude > s.max_code), special | quiet, bits);
 }
 
 }  // namespace codec
@@ -162,15 +275,8 @@ struct EncodeResult {
 template <Rounding kRounding>
 DLSIM_HOST_DEVICE constexpr EncodeResult EncodeWith(const CodecSpec& spec, uint32_t bits,
                                                     uint32_t random) {
-  constexpr ScalarLanes kLanes;
-  const uint32_t magnitude = bits & ~codec::kSignBit;
-  const bool negative = magnitude != bits;
-  const uint32_t sign = scalar::SignOfCode(kLanes, spec, bits);
-  if (!spec.gradual && magnitude < spec.min_positive_bits) {
-    return {sign | codec::RoundBelowMinPositive<kRounding>(spec, magnitude, negative, random)};
-  }
-  const auto result = scalar::EncodeMagnitude<kRounding>(kLanes, spec, bits, random);
-  return {sign | result.magnitude, magnitude < codec::kInfinityBits && result.overflows};
+  const codec::Rounded result = codec::EncodeBits<kRounding>(spec, bits, random);
+  return {result.code, result.overflows != 0};
 }
 
 // As above for a rounding mode known at run time.
@@ -193,11 +299,19 @@ DLSIM_HOST_DEVICE constexpr EncodeResult Encode(const CodecSpec& spec, Rounding 
   return {};
 }
 
+// Returns whether stochastic rounding needs more than the upper 16 of the random bits: always if a
+// normal result drops more, else for subnormal results.
+DLSIM_HOST_DEVICE constexpr bool NeedsLowRandomBits(const CodecSpec& spec, uint32_t bits) {
+  const uint32_t magnitude = bits & ~codec::kSignBit;
+  const uint32_t below = spec.gradual ? spec.min_normal_bits : spec.min_positive_bits;
+  return spec.dropped_bits > 16 || (magnitude != 0 && magnitude < below);
+}
+
 // Returns the float32 bits of a code; exact, signaling NaN codes become quiet.
 DLSIM_HOST_DEVICE constexpr uint32_t Decode(const CodecSpec& spec, uint32_t code) {
   const uint32_t sign = (code << spec.sign_shift) & codec::kSignBit;
   const uint32_t magnitude = code & ((codec::kSignBit >> spec.sign_shift) - 1);
-  return sign | scalar::DecodeMagnitude(ScalarLanes(), spec, magnitude);
+  return sign | codec::DecodeMagnitude(spec, magnitude);
 }
 
 enum class CodeClass : uint8_t { kZero, kSubnormal, kNormal, kInfinity, kNan };

@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "dlsim/codec.h"
 #include "dlsim/philox.h"
@@ -30,5 +33,17 @@ void EncodeArray(const ArrayConversion& how, std::span<const float> values,
 // Throws Error (kUsage) if the spans differ in length.
 void DecodeArray(const Format& format, std::span<const uint16_t> codes, std::span<float> values);
 void DecodeArray(const Format& format, std::span<const uint32_t> codes, std::span<float> values);
+
+// Which SIMD instruction sets all kernels use; every target gives the same bits.
+
+// Returns the names of all SIMD targets that this machine can run, best first, such as "AVX3".
+std::vector<std::string> SupportedSimdTargets();
+
+// Returns the name of the target that the kernels use now.
+std::string CurrentSimdTarget();
+
+// Makes all kernels use the named target from now on; empty = the best one. Throws Error (exit code
+// 2) if the machine cannot run it. Not thread-safe.
+void UseSimdTarget(std::string_view name);
 
 }  // namespace dlsim

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "dlsim/enum_names.h"
-#include "dlsim/host_device.h"
 
 namespace dlsim {
 
@@ -39,7 +38,7 @@ struct GradientDetail {
   uint64_t elements = 0;             // of the sum over micro-steps
 
   // Adds what follows in index order.
-  DLSIM_HOST_DEVICE void Merge(const GradientDetail& later) {
+  void Merge(const GradientDetail& later) {
     scaled_sum += later.scaled_sum;
     scaled_sum_of_squares += later.scaled_sum_of_squares;
     absmax = later.absmax > absmax ? later.absmax : absmax;  // never NaN

@@ -5,13 +5,17 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dlsim/scaled_format.h"
 #include "dlsim/tensor_stats.h"
+#include "dlsim/trace.h"
 
 namespace dlsim {
 
@@ -44,10 +48,6 @@ struct ScaledCodes {
 ScaledCodes EncodeScaled(const ScaledFormat& format, const Format& element,
                          const MatrixView& matrix, BlockAxis axis,
                          std::optional<float> scale = std::nullopt);
-
-// The same, into what an earlier call returned: memory is used again.
-void EncodeScaledInto(const ScaledFormat& format, const Format& element, const MatrixView& matrix,
-                      BlockAxis axis, std::optional<float> scale, ScaledCodes& result);
 
 // Decodes what EncodeScaled returned for a matrix of this shape; `values` has its size.
 void DecodeScaled(const ScaledFormat& format, const Format& element, const ScaledCodes& codes,
@@ -87,12 +87,24 @@ struct ScaledLoss {
   friend bool operator==(const ScaledLoss&, const ScaledLoss&) = default;
 };
 
-// Returns the largest magnitude of the values; of NaN none is taken.
-float LargestMagnitude(std::span<const float> values);
-
 // Returns the float32 scale that a largest magnitude gives: max / largest with the margin, at most
 // the largest float32, then rounded down to a power of two if the format says so; 1 for zero and
 // for infinity.
 float ScaleFor(const ScaledFormat& format, const Format& element, float largest);
+
+// Returns the elements of a tensor.
+inline const Format& ElementOf(const ScaledFormat& format, Role role) {
+  return IsForward(role) ? format.forward : format.backward;
+}
+
+// The scale of a tensor in the i-th format; nothing where it follows from the values.
+using ScaleOfTensor = std::function<std::optional<float>(size_t format, const std::string& tensor)>;
+
+// Returns [format][tensor], in the order of ProfileStep::tensors, measured on all threads. Tensors
+// are matrices: activations of their last axis, parameters of their first. Micro-steps are
+// converted one by one. Throws Error if reading fails, or if a tensor lies on a device.
+std::vector<std::vector<ScaledLoss>> MeasureScaledStep(const TraceStep& step,
+                                                       std::span<const NamedScaledFormat> formats,
+                                                       const ScaleOfTensor& scale = {});
 
 }  // namespace dlsim

@@ -24,7 +24,7 @@
 #include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 #include "src/base/parallel.h"
-#include "src/measure/load_floats.h"
+#include "src/measure/block_loader.h"
 
 namespace dlsim::python {
 
@@ -154,10 +154,8 @@ std::span<const float> FloatsOf(const Elements& values, float grad_scale,
   }
   room.resize(values.count);
   ParallelForBlocks(values.count, [&](size_t block, size_t length) {
-    ForChunksOf(block, length, [&](size_t begin, size_t count) {
-      LoadFloats(values.dtype, values.data + begin * DTypeSize(values.dtype), grad_scale,
-                 std::span(room).subspan(begin, count));
-    });
+    LoadFloats(values.dtype, values.data + block * DTypeSize(values.dtype), grad_scale,
+               std::span(room).subspan(block, length));
   });
   return room;
 }

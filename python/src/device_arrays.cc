@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/tabulate.h"
+#include "dlsim/gpu/kernels.h"
 #include "python/src/arrays.h"
 #include "python/src/bindings.h"
 

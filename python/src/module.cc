@@ -6,8 +6,8 @@
 
 #include <string>
 
+#include "dlsim/convert.h"
 #include "dlsim/error.h"
-#include "dlsim/simd.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;

@@ -16,7 +16,6 @@
 
 #include "dlsim/error.h"
 #include "dlsim/step_tables.h"
-#include "dlsim/tensor_values.h"
 #include "dlsim/trace.h"
 #include "python/src/bindings.h"
 #include "python/src/recorded.h"

@@ -22,7 +22,7 @@
 #include "sim/app/shared_options.h"
 #include "sim/base/output_file.h"
 #include "src/device/compute_device.h"
-#include "src/measure/load_floats.h"
+#include "src/measure/block_loader.h"
 #include "src/trace/npy.h"
 #include "src/trace/read_only_file.h"
 
@@ -66,14 +66,6 @@ void ForEachPiece(const ByteSource& source, const NpyHeader& header, uint64_t pi
   }
 }
 
-// Fills `values` from the bytes of as many elements.
-void LoadPiece(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
-  for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
-    const size_t count = std::min(kChunkElements, values.size() - begin);
-    LoadFloats(dtype, bytes.data() + begin * DTypeSize(dtype), 1.0f, values.subspan(begin, count));
-  }
-}
-
 enum class Direction : uint8_t { kEncode, kDecode };
 
 // Converts the array piece by piece, from elements of this type or from codes.
@@ -88,10 +80,10 @@ void ConvertPieces(const ByteSource& source, const NpyHeader& header, Direction 
     codes.resize(bytes.size() / header.item_bytes);
     how.first_index = first;
     if (device != nullptr) {
-      device->Encode(how, dtype, bytes, codes);
+      device->Encode(how, dtype, bytes, std::as_writable_bytes(std::span(codes)));
     } else {
       values.resize(codes.size());
-      LoadPiece(dtype, bytes, values);
+      LoadFloats(dtype, bytes.data(), 1.0f, values);
       EncodeArray(how, values, std::span<Code>(codes));
     }
     out.Write(AsText(std::span<const Code>(codes)));
@@ -99,10 +91,10 @@ void ConvertPieces(const ByteSource& source, const NpyHeader& header, Direction 
   const auto decode = [&](uint64_t, std::span<const std::byte> bytes) {
     codes.resize(bytes.size() / header.item_bytes);
     values.resize(codes.size());
-    std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(codes)).begin());
     if (device != nullptr) {
-      device->Decode(format, std::span<const Code>(codes), values);
+      device->Decode(format, bytes, values);
     } else {
+      std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(codes)).begin());
       DecodeArray(format, std::span<const Code>(codes), values);
     }
     if (how.scale != 1.0f) {

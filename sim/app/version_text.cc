@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the command says of itself.
-#include "dlsim/simd.h"
+#include "dlsim/convert.h"
 #include "sim/app/commands.h"
 #include "sim/base/rows.h"
 #include "sim/dlsim_commit.h"

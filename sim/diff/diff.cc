@@ -19,7 +19,7 @@
 #include "sim/replay/step_sources.h"
 #include "src/base/parallel.h"
 #include "src/measure/block_loader.h"
-#include "src/measure/measure_element.h"
+#include "src/measure/measure_chunk.h"
 #include "src/measure/step_blocks.h"
 
 namespace dlsim::sim {

@@ -13,7 +13,7 @@
 
 #include "dlsim/codec.h"
 #include "dlsim/table.h"
-#include "dlsim/tensor_values.h"
+#include "dlsim/trace.h"
 #include "sim/base/rows.h"
 #include "sim/base/source_text.h"
 #include "sim/replay/step_sources.h"

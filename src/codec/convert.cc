@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversion of arrays: to and from 16-bit codes in runs of whole vectors for the formats that are
-// tuned, all else lane by lane with the definition. Compiled for each SIMD target.
+// tuned, all else by the definition. Compiled for each SIMD target.
 #include "dlsim/convert.h"
 
 #include <algorithm>
@@ -43,12 +43,27 @@ namespace HWY_NAMESPACE {
 
 // Two vectors of 32-bit lanes as one vector of 16-bit words, and back to memory.
 
-using V = VectorLanes::V;
+using V = hn::Vec<U32Tag>;
 using U16Tag = hn::Repartition<uint16_t, U32Tag>;
 using I16Tag = hn::RebindToSigned<U16Tag>;
 using Words = hn::Vec<U16Tag>;
+inline constexpr U32Tag kU32{};
+inline constexpr hn::RebindToSigned<U32Tag> kI32{};
+inline constexpr hn::RebindToFloat<U32Tag> kF32{};
 inline constexpr U16Tag kU16{};
 inline constexpr I16Tag kI16{};
+
+HWY_INLINE V Set(uint32_t bits) { return hn::Set(kU32, bits); }
+HWY_INLINE V LoadFloats(const float* from) { return hn::BitCast(kU32, hn::LoadU(kF32, from)); }
+HWY_INLINE V MulFloat(V bits, float factor) {
+  return hn::BitCast(kU32, hn::Mul(hn::BitCast(kF32, bits), hn::Set(kF32, factor)));
+}
+HWY_INLINE V Magnitude(V bits) { return hn::And(bits, Set(~codec::kSignBit)); }
+
+// a < b for lanes below 2^31, which are signed integers sooner than unsigned ones.
+HWY_INLINE hn::Mask<U32Tag> IsLess(V a, V b) {
+  return hn::RebindMask(kU32, hn::Lt(hn::BitCast(kI32, a), hn::BitCast(kI32, b)));
+}
 
 #if DLSIM_AVX3
 
@@ -92,9 +107,6 @@ HWY_INLINE Words InOrder(Words words) {
 
 #endif  // DLSIM_AVX3
 
-// Lanes of the longest vector.
-inline constexpr size_t kMaxLanes = 16;
-
 HWY_INLINE size_t WordCount() { return hn::Lanes(kU16); }
 
 HWY_INLINE Words SetWords(uint16_t word) { return hn::Set(kU16, word); }
@@ -127,9 +139,7 @@ HWY_INLINE bool AnyReaches(Words words, uint16_t limit) {
 template <Format kFormat, Rounding kRounding>
 class GradualEncoder {
  private:
-  using F = hn::Vec<decltype(VectorLanes::kF32)>;
-  static constexpr auto kF32 = VectorLanes::kF32;
-  static constexpr auto kU32 = VectorLanes::kU32;
+  using F = hn::Vec<decltype(kF32)>;
 
   // Ties away from zero: truncated to half quanta, then halved, with halves rounded up.
   static constexpr bool kHalves = kRounding == Rounding::kNearestAway;
@@ -216,7 +226,7 @@ class Fp16Encoder {
   HWY_INLINE Words operator()(V x0, V x1, Words& largest) const {
     if constexpr (kRounding == Rounding::kNearestAway) {
       // The last bit turns a tie into more than half and changes no other result but infinity's.
-      const V one = hn::Set(VectorLanes::kU32, 1);
+      const V one = Set(1);
       const Words codes = Combine(Convert(hn::Or(x0, one)), Convert(hn::Or(x1, one)));
       largest = MaxWords(largest, WithoutSigns(codes));
       return codes;
@@ -321,8 +331,6 @@ inline constexpr RandomIndices kRandomIndices = [] {
 template <bool kHasSubnormals>
 class StochasticEncoder {
  public:
-  using V = VectorLanes::V;
-
   explicit HWY_INLINE StochasticEncoder(const ArrayConversion& how)
       : how_(how), spec_(MakeCodecSpec(how.conversion)) {
     limit_bits_ = (spec_.overflow_code << spec_.dropped_bits) + spec_.rebias;
@@ -337,18 +345,17 @@ class StochasticEncoder {
   HWY_INLINE void EncodeGroup(const PhiloxHalves& random, uint64_t index,
                               const float* HWY_RESTRICT values,
                               uint16_t* HWY_RESTRICT codes) const {
-    constexpr VectorLanes kLanes;
-    const size_t lanes = VectorLanes::Count();
+    const size_t lanes = hn::Lanes(kU32);
     V bits[kGroupVectors];
-    for (size_t i = 0; i < kGroupVectors; ++i) bits[i] = kLanes.LoadFloats(values + i * lanes);
+    for (size_t i = 0; i < kGroupVectors; ++i) bits[i] = LoadFloats(values + i * lanes);
     if (how_.scale != 1.0f) {  // processors take long to multiply subnormal numbers
-      for (V& of_vector : bits) of_vector = kLanes.MulFloat(of_vector, how_.scale);
+      for (V& of_vector : bits) of_vector = MulFloat(of_vector, how_.scale);
     }
     V sums[kGroupVectors] = {
-        kLanes.Add(FixedPoint(bits[0]), RandomOf<0>(random)),
-        kLanes.Add(FixedPoint(bits[1]), RandomOf<1>(random)),
-        kLanes.Add(FixedPoint(bits[2]), RandomOf<2>(random)),
-        kLanes.Add(FixedPoint(bits[3]), RandomOf<3>(random)),
+        hn::Add(FixedPoint(bits[0]), RandomOf<0>(random)),
+        hn::Add(FixedPoint(bits[1]), RandomOf<1>(random)),
+        hn::Add(FixedPoint(bits[2]), RandomOf<2>(random)),
+        hn::Add(FixedPoint(bits[3]), RandomOf<3>(random)),
     };
     if (HWY_UNLIKELY(AnyNan(bits))) {
       for (size_t i = 0; i < kGroupVectors; ++i) sums[i] = WithNans(bits[i], sums[i]);
@@ -363,14 +370,12 @@ class StochasticEncoder {
     }
     if (kHasSubnormals && HWY_UNLIKELY(AnyUndecided(sums))) {
       uint32_t lane_sums[kGroupVectors * hn::MaxLanes(U32Tag())];
-      for (size_t i = 0; i < kGroupVectors; ++i) kLanes.StoreCodes(sums[i], lane_sums + i * lanes);
+      for (size_t i = 0; i < kGroupVectors; ++i) hn::StoreU(sums[i], kU32, lane_sums + i * lanes);
       EncodeUndecided(index, values, lane_sums, codes);
     }
   }
 
  private:
-  using U16Tag = hn::Repartition<uint16_t, U32Tag>;
-
   // With bias 127 the code is the upper half of float32, sign included.
   static constexpr bool kSumsHaveSigns = !kHasSubnormals;
 
@@ -395,56 +400,48 @@ class StochasticEncoder {
     };
     return _mm512_kortestz(nan(0), nan(2)) == 0;
 #else
-    constexpr VectorLanes kLanes;
     const auto magnitude = [&](size_t i) HWY_ATTR { return Magnitude(bits[i]); };
     const V largest =
-        kLanes.Max(kLanes.Max(magnitude(0), magnitude(1)), kLanes.Max(magnitude(2), magnitude(3)));
-    return !kLanes.AllFalse(kLanes.Lt(kLanes.Set(codec::kInfinityBits), largest));
+        hn::Max(hn::Max(magnitude(0), magnitude(1)), hn::Max(magnitude(2), magnitude(3)));
+    return !hn::AllFalse(kU32, IsLess(Set(codec::kInfinityBits), largest));
 #endif
-  }
-
-  static HWY_INLINE V Magnitude(V bits) {
-    constexpr VectorLanes kLanes;
-    return kLanes.And(bits, kLanes.Set(~codec::kSignBit));
   }
 
   // Infinity and whatever rounds past it become the limit, which has no fraction.
   HWY_INLINE V ClampedMagnitude(V bits) const {
-    constexpr VectorLanes kLanes;
 #if HWY_TARGET <= HWY_AVX3
     constexpr int kMinMagnitudeWithoutSign = 0xA;
-    const auto limit = _mm512_castsi512_ps(kLanes.Set(limit_bits_).raw);
+    const auto limit = _mm512_castsi512_ps(Set(limit_bits_).raw);
     return V{_mm512_castps_si512(
         _mm512_range_ps(_mm512_castsi512_ps(bits.raw), limit, kMinMagnitudeWithoutSign))};
 #else
-    return kLanes.Min(Magnitude(bits), kLanes.Set(limit_bits_));
+    return hn::Min(Magnitude(bits), Set(limit_bits_));
 #endif
   }
 
   static HWY_INLINE V TruncateToInteger(V bits) {
-    const auto x = hn::BitCast(VectorLanes::kF32, bits);
+    const auto x = hn::BitCast(kF32, bits);
 #if HWY_TARGET <= HWY_AVX3
     return V{_mm512_cvttps_epi32(x.raw)};
 #elif HWY_TARGET == HWY_AVX2
     return V{_mm256_cvttps_epi32(x.raw)};
 #else
-    return hn::BitCast(VectorLanes::kU32, hn::ConvertTo(VectorLanes::kI32, x));
+    return hn::BitCast(kU32, hn::ConvertTo(kI32, x));
 #endif
   }
 
   // Returns float32 bits as a code followed by 16 bits of fraction. NaN may become anything.
   HWY_INLINE V FixedPoint(V bits) const {
-    constexpr VectorLanes kLanes;
     if constexpr (kSumsHaveSigns) {
       // Infinity has no fraction and overflow ends there.
       return spec_.saturates ? WithSign(ClampedMagnitude(bits), bits) : bits;
     } else {
       const V magnitude = ClampedMagnitude(bits);
-      const V rebiased = kLanes.Sub(magnitude, kLanes.Set(spec_.rebias));
-      const V normal = kLanes.Shl(rebiased, kLanes.Set(16 - spec_.dropped_bits));
-      const V subnormal = TruncateToInteger(kLanes.MulFloat(magnitude, units_));
-      const auto is_subnormal = kLanes.Lt(magnitude, kLanes.Set(spec_.min_normal_bits));
-      return kLanes.Select(is_subnormal, subnormal, normal);
+      const V rebiased = hn::Sub(magnitude, Set(spec_.rebias));
+      const V normal = hn::ShiftLeftSame(rebiased, static_cast<int>(16 - spec_.dropped_bits));
+      const V subnormal = TruncateToInteger(MulFloat(magnitude, units_));
+      const auto is_subnormal = IsLess(magnitude, Set(spec_.min_normal_bits));
+      return hn::IfThenElse(is_subnormal, subnormal, normal);
     }
   }
 
@@ -467,18 +464,16 @@ class StochasticEncoder {
   }
 
   HWY_INLINE V WithNans(V bits, V sum) const {
-    constexpr VectorLanes kLanes;
-    const V payload =
-        kLanes.ShrBy(kLanes.And(bits, kLanes.Set(codec::kMantissaMask)), spec_.dropped_bits);
-    const V code = kLanes.ShlBy(kLanes.Or(kLanes.Set(spec_.nan_code), payload), 16);
-    const auto nan = kLanes.Lt(kLanes.Set(codec::kInfinityBits), Magnitude(bits));
-    return kLanes.Select(nan, kSumsHaveSigns ? WithSign(code, bits) : code, sum);
+    const V payload = hn::ShiftRightSame(hn::And(bits, Set(codec::kMantissaMask)),
+                                         static_cast<int>(spec_.dropped_bits));
+    const V code = hn::ShiftLeft<16>(hn::Or(Set(spec_.nan_code), payload));
+    const auto nan = IsLess(Set(codec::kInfinityBits), Magnitude(bits));
+    return hn::IfThenElse(nan, kSumsHaveSigns ? WithSign(code, bits) : code, sum);
   }
 
   HWY_INLINE V WithoutSubnormals(V sum) const {
-    constexpr VectorLanes kLanes;
-    const auto below = kLanes.Lt(Magnitude(sum), kLanes.Set(spec_.flush_below << 16));
-    return kLanes.Select(below, kLanes.And(sum, kLanes.Set(codec::kSignBit)), sum);
+    const auto below = IsLess(Magnitude(sum), Set(spec_.flush_below << 16));
+    return hn::IfThenElse(below, hn::And(sum, Set(codec::kSignBit)), sum);
   }
 
   static HWY_INLINE V WithSign(V magnitude, V bits) {
@@ -489,7 +484,7 @@ class StochasticEncoder {
   // Encodes the undecided among a group's elements once more, with all 32 random bits.
   HWY_NOINLINE void EncodeUndecided(uint64_t index, const float* values, const uint32_t* sums,
                                     uint16_t* codes) const {
-    for (size_t i = 0; i < kGroupVectors * VectorLanes::Count(); ++i) {
+    for (size_t i = 0; i < kGroupVectors * hn::Lanes(kU32); ++i) {
       if ((sums[i] & 0xFFFF) != kUndecided) continue;
       const uint32_t bits = std::bit_cast<uint32_t>(values[i] * how_.scale);
       const uint32_t random = RandomBits(how_.random, index + i);
@@ -561,30 +556,29 @@ HWY_INLINE bool HasFastStochastic(const Format& format) {
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
-// Encodes blocks: the tuned formats with 16-bit codes in runs of whole vectors, all else lane by
-// lane.
+// Encodes blocks: the tuned formats with 16-bit codes in runs of whole vectors, all else by
+// the definition.
 
 // Encodes to any format, with any options.
 template <Rounding kRounding, class Code>
-HWY_NOINLINE void EncodeLanewise(const ArrayConversion& how, const float* HWY_RESTRICT values,
-                                 size_t count, Code* HWY_RESTRICT codes) {
-  constexpr VectorLanes kLanes;
+HWY_NOINLINE void EncodeAny(const ArrayConversion& how, const float* HWY_RESTRICT values,
+                            size_t count, Code* HWY_RESTRICT codes) {
   const CodecSpec spec = MakeCodecSpec(how.conversion);
-  const auto whole = [&](size_t i, VectorLanes::V, VectorLanes::V scaled,
-                         VectorLanes::V random) HWY_ATTR {
-    const auto rounded = lanewise::EncodeMagnitude<kRounding>(kLanes, spec, scaled, random);
-    const auto sign = lanewise::SignOfCode(kLanes, spec, scaled);
-    kLanes.StoreCodes(kLanes.Or(sign, rounded.magnitude), codes + i);
-  };
-  const auto single = [&](size_t i, uint32_t, uint32_t, EncodeResult result) {
-    codes[i] = static_cast<Code>(result.code);
-  };
-  EncodeLoop<kRounding>(spec, how.scale, how.random, how.first_index, values, count, whole, single);
+  const float scale = how.scale;
+  ForEachRun<kRounding>(
+      spec, scale, how.random, how.first_index, values, count,
+      [&](size_t begin, size_t end, const uint32_t* random) HWY_ATTR {
+        for (size_t i = begin; i < end; ++i) {
+          const uint32_t bits = std::bit_cast<uint32_t>(values[i] * scale);
+          const uint32_t word = kRounding == Rounding::kStochastic ? random[i - begin] : 0;
+          codes[i] = static_cast<Code>(EncodeWith<kRounding>(spec, bits, word).code);
+        }
+      });
 }
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Elements between two checks for inputs that an encoder leaves to EncodeLanewise (infinities, NaN,
+// Elements between two checks for inputs that an encoder leaves to EncodeAny (infinities, NaN,
 // far too large values): a run and its codes are still in the first-level cache then. It is tried
 // again in smaller pieces, so that few such inputs cost little.
 inline constexpr size_t kEncodeRun = 4096;
@@ -612,15 +606,14 @@ class TunedEncoding {
   template <bool kScaled, Stores kStores>
   static HWY_NOINLINE void EncodeRun(const ArrayConversion& how, const float* HWY_RESTRICT values,
                                      size_t count, uint16_t* HWY_RESTRICT codes) {
-    constexpr VectorLanes kLanes;
     constexpr Encoder kEncoder;
     const size_t words = WordCount();
     Words largest = SetWords(0);
     for (size_t i = 0; i < count; i += words) {
-      V x0 = kLanes.LoadFloats(values + i), x1 = kLanes.LoadFloats(values + i + words / 2);
+      V x0 = LoadFloats(values + i), x1 = LoadFloats(values + i + words / 2);
       if constexpr (kScaled) {
-        x0 = kLanes.MulFloat(x0, how.scale);
-        x1 = kLanes.MulFloat(x1, how.scale);
+        x0 = MulFloat(x0, how.scale);
+        x1 = MulFloat(x1, how.scale);
       }
       const Words result = kEncoder(x0, x1, largest);
       if constexpr (kStores == Stores::kNonTemporal) {
@@ -632,7 +625,7 @@ class TunedEncoding {
       }
     }
     if (HWY_LIKELY(!AnyReaches(largest, Encoder::kLimit))) return;
-    if (count <= kEncodeRetry) return EncodeLanewise<kRounding>(how, values, count, codes);
+    if (count <= kEncodeRetry) return EncodeAny<kRounding>(how, values, count, codes);
     for (size_t i = 0; i < count; i += kEncodeRetry) {
       EncodeRun<kScaled, kStores>(how, values + i, HWY_MIN(kEncodeRetry, count - i), codes + i);
     }
@@ -644,7 +637,6 @@ class TunedEncoding {
   static void EncodeRuns(Stores stores, const ArrayConversion& how, const float* values,
                          size_t count, uint16_t* codes) {
     const size_t words = WordCount();
-    if (count < words) return EncodePadded<kScaled>(how, values, count, codes);
     const auto run = stores == Stores::kNonTemporal ? EncodeRun<kScaled, Stores::kNonTemporal>
                                                     : EncodeRun<kScaled, Stores::kCached>;
     EncodeRun<kScaled, Stores::kCached>(how, values, words, codes);
@@ -671,16 +663,6 @@ class TunedEncoding {
       Encode(Stores::kCached, unscaled, scaled, length, codes + begin);
     }
   }
-
-  template <bool kScaled>
-  static void EncodePadded(const ArrayConversion& how, const float* values, size_t count,
-                           uint16_t* codes) {
-    float padded[2 * kMaxLanes] = {};
-    uint16_t results[2 * kMaxLanes];
-    std::copy_n(values, count, padded);
-    EncodeRun<kScaled, Stores::kCached>(how, padded, WordCount(), results);
-    std::copy_n(results, count, codes);
-  }
 };
 
 // Applies saturation and flushing to codes of a 16-bit format with infinity.
@@ -703,16 +685,16 @@ HWY_NOINLINE void BoundCodes(const CodecSpec& spec, size_t count, uint16_t* HWY_
   }
 }
 
-// Encodes to a tuned format, where `how` has at least a vector of elements or no options.
+// Encodes to a tuned format.
 template <Rounding kRounding, class Encoder>
 void EncodeTuned(Stores stores, const ArrayConversion& how, const float* values, size_t count,
                  uint16_t* codes) {
   using Encoding = TunedEncoding<kRounding, Encoder>;
+  if (count < WordCount()) return EncodeAny<kRounding>(how, values, count, codes);
   const CodecSpec spec = MakeCodecSpec(how.conversion);
   if (!spec.saturates && spec.flush_below == 0) {
     return Encoding::Encode(stores, how, values, count, codes);
   }
-  if (count < WordCount()) return EncodeLanewise<kRounding>(how, values, count, codes);
   for (size_t begin = 0; begin < count; begin += kEncodeRun) {
     // The last chunk may overlap the one before it.
     const size_t length = HWY_MIN(kEncodeRun, count);
@@ -756,35 +738,25 @@ void EncodeBlock16(Stores stores, const ArrayConversion& how, const float* value
   DispatchRounding(how.conversion.rounding, [&](auto rounding) {
     constexpr Rounding kRounding = decltype(rounding)::value;
     if (EncodeIfTuned<kRounding>(stores, how, values, count, codes)) return;
-    EncodeLanewise<kRounding>(how, values, count, codes);
+    EncodeAny<kRounding>(how, values, count, codes);
   });
 }
 
 void EncodeBlock32(const ArrayConversion& how, const float* values, size_t count, uint32_t* codes) {
   DispatchRounding(how.conversion.rounding, [&](auto rounding) {
-    EncodeLanewise<decltype(rounding)::value>(how, values, count, codes);
+    EncodeAny<decltype(rounding)::value>(how, values, count, codes);
   });
 }
 
-// Decodes blocks: the tuned formats with 16-bit codes in runs of whole vectors, all else lane by
-// lane.
+// Decodes blocks: the tuned formats with 16-bit codes in runs of whole vectors, all else by
+// the definition.
 
 // Decodes any format.
 template <class Code>
-HWY_NOINLINE void DecodeLanewise(const Format& format, const Code* HWY_RESTRICT codes, size_t count,
-                                 float* HWY_RESTRICT values) {
-  constexpr VectorLanes kLanes;
+HWY_NOINLINE void DecodeAny(const Format& format, const Code* HWY_RESTRICT codes, size_t count,
+                            float* HWY_RESTRICT values) {
   const CodecSpec spec = MakeCodecSpec({format});
-  const auto magnitude_mask = kLanes.Set(MagnitudeMask(format));
-  const size_t lanes = VectorLanes::Count();
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    const auto code = kLanes.LoadCodes(codes + i);
-    const auto sign = kLanes.And(kLanes.ShlBy(code, spec.sign_shift), kLanes.Set(codec::kSignBit));
-    const auto bits = lanewise::DecodeMagnitude(kLanes, spec, kLanes.And(code, magnitude_mask));
-    kLanes.StoreFloats(kLanes.Or(sign, bits), values + i);
-  }
-  for (; i < count; ++i) values[i] = std::bit_cast<float>(Decode(spec, codes[i]));
+  for (size_t i = 0; i < count; ++i) values[i] = std::bit_cast<float>(Decode(spec, codes[i]));
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -798,7 +770,7 @@ HWY_NOINLINE void DecodeLanewise(const Format& format, const Code* HWY_RESTRICT 
 // are slow with.
 template <Format kFormat>
 class GradualDecoder {
-  using F = hn::Vec<decltype(VectorLanes::kF32)>;
+  using F = hn::Vec<decltype(kF32)>;
   static constexpr int kShift = 23 - kFormat.mantissa_bits;
   static constexpr uint32_t kMagnitude = MagnitudeMask(kFormat) << kShift;
   static constexpr uint32_t kOnes = codec::kInfinityBits & ~kMagnitude;
@@ -813,20 +785,18 @@ class GradualDecoder {
     const hn::Rebind<int16_t, U32Tag> i16;
     const auto code = hn::LoadU(i16, reinterpret_cast<const int16_t*>(codes));
     // The sign fills the bits above those of the code.
-    const V bits = hn::BitCast(VectorLanes::kU32,
-                               hn::ShiftLeft<kShift>(hn::PromoteTo(VectorLanes::kI32, code)));
+    const V bits = hn::BitCast(kU32, hn::ShiftLeft<kShift>(hn::PromoteTo(kI32, code)));
     const F g = Float(hn::OrAnd(Set(kOnes), bits, Set(kMagnitude)));
     const F subnormal = hn::MulSub(g, Float(Set(0x40000000)), Float(Set(kOnes + (1u << 23))));
     // As integers, where NaN is large and the float's own order holds otherwise.
-    const V smaller = VectorLanes().Min(Bits(g), Bits(subnormal));
+    const V smaller = hn::Min(Bits(g), Bits(subnormal));
     const V value = Bits(hn::Mul(Float(smaller), Float(Set(kScale))));
     return hn::OrAnd(value, bits, Set(codec::kSignBit));
   }
 
  private:
-  static HWY_INLINE V Set(uint32_t bits) { return hn::Set(VectorLanes::kU32, bits); }
-  static HWY_INLINE V Bits(F value) { return hn::BitCast(VectorLanes::kU32, value); }
-  static HWY_INLINE F Float(V bits) { return hn::BitCast(VectorLanes::kF32, bits); }
+  static HWY_INLINE V Bits(F value) { return hn::BitCast(kU32, value); }
+  static HWY_INLINE F Float(V bits) { return hn::BitCast(kF32, bits); }
 };
 
 #if DLSIM_F16C
@@ -853,10 +823,10 @@ using Fp16Decoder = GradualDecoder<kFp16>;
 class Bf16Decoder {
  public:
   HWY_INLINE V operator()(const uint16_t* codes) const {
-    const V bits = hn::ShiftLeft<16>(VectorLanes().LoadCodes(codes));
-    const auto nan =
-        hn::RebindMask(VectorLanes::kU32, hn::IsNaN(hn::BitCast(VectorLanes::kF32, bits)));
-    return hn::Or(bits, hn::IfThenElseZero(nan, hn::Set(VectorLanes::kU32, 0x00400000)));
+    const hn::Rebind<uint16_t, U32Tag> u16;
+    const V bits = hn::ShiftLeft<16>(hn::PromoteTo(kU32, hn::LoadU(u16, codes)));
+    const auto nan = hn::RebindMask(kU32, hn::IsNaN(hn::BitCast(kF32, bits)));
+    return hn::Or(bits, hn::IfThenElseZero(nan, Set(0x00400000)));
   }
 };
 
@@ -866,8 +836,7 @@ class TunedDecoding {
   // Vectors are stored where values are aligned, but for the first and the last, which overlap
   // their neighbors: an element that is decoded twice gives the same value.
   static void Decode(Stores stores, const uint16_t* codes, size_t count, float* values) {
-    const size_t lanes = VectorLanes::Count();
-    if (count < lanes) return DecodePadded(codes, count, values);
+    const size_t lanes = hn::Lanes(kU32);
     const auto run = stores == Stores::kNonTemporal ? DecodeRun<Stores::kNonTemporal>
                                                     : DecodeRun<Stores::kCached>;
     DecodeRun<Stores::kCached>(codes, lanes, values);
@@ -886,30 +855,23 @@ class TunedDecoding {
   static HWY_NOINLINE void DecodeRun(const uint16_t* HWY_RESTRICT codes, size_t count,
                                      float* HWY_RESTRICT values) {
     constexpr Decoder kDecoder;
-    const size_t lanes = VectorLanes::Count();
+    const size_t lanes = hn::Lanes(kU32);
     for (size_t i = 0; i < count; i += lanes) {
-      const auto value = hn::BitCast(VectorLanes::kF32, kDecoder(codes + i));
+      const auto value = hn::BitCast(kF32, kDecoder(codes + i));
       if constexpr (kStores == Stores::kNonTemporal) {
         hwy::Prefetch(codes + i + kPrefetchDistance);
-        hn::Stream(value, VectorLanes::kF32, values + i);
+        hn::Stream(value, kF32, values + i);
       } else {
-        hn::StoreU(value, VectorLanes::kF32, values + i);
+        hn::StoreU(value, kF32, values + i);
       }
     }
   }
-
-  static void DecodePadded(const uint16_t* codes, size_t count, float* values) {
-    uint16_t padded[kMaxLanes] = {};
-    float results[kMaxLanes];
-    std::copy_n(codes, count, padded);
-    DecodeRun<Stores::kCached>(padded, VectorLanes::Count(), results);
-    std::copy_n(results, count, values);
-  }
 };
 
-// Decodes if there is a tuned kernel; returns whether there is.
+// Decodes if there is a tuned kernel for so many; returns whether there is.
 bool DecodeIfTuned(Stores stores, const Format& format, const uint16_t* codes, size_t count,
                    float* values) {
+  if (count < hn::Lanes(kU32)) return false;
   if (format == kFp16) {
     TunedDecoding<Fp16Decoder>::Decode(stores, codes, count, values);
   } else if (format == kBf16) {
@@ -931,11 +893,11 @@ bool DecodeIfTuned(Stores, const Format&, const uint16_t*, size_t, float*) { ret
 void DecodeBlock16(Stores stores, const Format& format, const uint16_t* codes, size_t count,
                    float* values) {
   if (DecodeIfTuned(stores, format, codes, count, values)) return;
-  DecodeLanewise(format, codes, count, values);
+  DecodeAny(format, codes, count, values);
 }
 
 void DecodeBlock32(const Format& format, const uint32_t* codes, size_t count, float* values) {
-  DecodeLanewise(format, codes, count, values);
+  DecodeAny(format, codes, count, values);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,14 +11,17 @@
 #include <cstdint>
 
 #include "dlsim/philox.h"
-#include "src/codec/lanes-inl.h"
+#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
 namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
 
+// At most 16 lanes, as many as kRandomIndices of convert.cc has.
+using U32Tag = hn::CappedTag<uint32_t, 16>;
 using U64Tag = hn::RepartitionToWide<U32Tag>;
 
 // Random bits of the elements of one Philox block per 64-bit lane, 16 for each element.
@@ -135,11 +138,9 @@ HWY_INLINE uint64_t ElementsBeforeCarry(uint64_t index) {
 // Elements whose random bits are made at once: small enough for the first-level cache.
 inline constexpr size_t kRandomRun = 512;
 
-// The 16-bit halves of kRandomRun elements' random bits, and room for what is made with the last.
-struct RandomRun {
-  static constexpr size_t kSize = kRandomRun + 256;
-  alignas(64) uint16_t high[kSize];
-  alignas(64) uint16_t low[kSize];
+// Halves of their random bits, and room for what is made with the last.
+struct RandomHalves {
+  alignas(64) uint16_t of[kRandomRun + 256];
 };
 
 // Fills `halves` for `count` elements whose counters have one second word; may write up to
@@ -152,8 +153,7 @@ HWY_INLINE void FillHalves(const RandomStream& random, uint64_t first, uint32_t 
 #if HWY_TARGET == HWY_SCALAR
   for (size_t i = 0; i < count; i += kElementsPerPhiloxBlock) {
     const uint32_t low = block_low + static_cast<uint32_t>(i / kElementsPerPhiloxBlock);
-    const PhiloxBlock<uint32_t> counter = {{low, block_high, random.stream, plane}};
-    const auto words = scalar::Philox4x32(ScalarLanes(), counter, random.seed);
+    const PhiloxBlock words = Philox4x32({{low, block_high, random.stream, plane}}, random.seed);
     for (size_t half = 0; half < kElementsPerPhiloxBlock; ++half) {
       halves[i + half] = static_cast<uint16_t>(words.word[half / 2] >> (16 * (half % 2)));
     }
@@ -173,19 +173,14 @@ HWY_INLINE void FillHalves(const RandomStream& random, uint64_t first, uint32_t 
 #endif
 }
 
-// Fills one plane for the elements from `first` (a multiple of 8) on.
-HWY_INLINE void FillPlane(const RandomStream& random, uint64_t first, uint32_t plane,
-                          uint16_t* HWY_RESTRICT halves) {
+// Returns one plane for the elements from `first` (a multiple of 8) on.
+HWY_INLINE RandomHalves PlaneOf(const RandomStream& random, uint64_t first, uint32_t plane) {
+  RandomHalves halves;
   const size_t before_carry = HWY_MIN(ElementsBeforeCarry(first), kRandomRun);
-  FillHalves(random, first, plane, before_carry, halves);
-  FillHalves(random, first + before_carry, plane, kRandomRun - before_carry, halves + before_carry);
-}
-
-// Loads the 32 random bits of a vector of elements.
-HWY_INLINE VectorLanes::V LoadRandom(const RandomRun& run, size_t offset) {
-  constexpr VectorLanes kLanes;
-  return kLanes.Or(kLanes.ShlBy(kLanes.LoadCodes(run.high + offset), 16),
-                   kLanes.LoadCodes(run.low + offset));
+  FillHalves(random, first, plane, before_carry, halves.of);
+  FillHalves(random, first + before_carry, plane, kRandomRun - before_carry,
+             halves.of + before_carry);
+  return halves;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dlsim/simd.h"
+#include "dlsim/convert.h"
 
 #include <cstdint>
 

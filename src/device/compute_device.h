@@ -12,6 +12,8 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/dtype.h"
+#include "dlsim/step_tables.h"
+#include "src/measure/step_blocks.h"
 #include "src/table/tabulate.h"
 
 namespace dlsim {
@@ -55,15 +57,28 @@ class ComputeDevice {
   virtual void Read(const std::byte* from, std::span<std::byte> to) = 0;
 
   // Converts arrays in host memory as EncodeArray and DecodeArray do; copies overlap kernels.
-  // `bytes` are elements of `dtype`, at any alignment; values are unscaled by nothing.
+  // `bytes` are elements of `dtype`, at any alignment; values are unscaled by nothing. Codes have 2
+  // bytes for formats of at most 16 bits, else 4.
   virtual void Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
-                      std::span<uint16_t> codes) = 0;
-  virtual void Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
-                      std::span<uint32_t> codes) = 0;
-  virtual void Decode(const Format& format, std::span<const uint16_t> codes,
-                      std::span<float> values) = 0;
-  virtual void Decode(const Format& format, std::span<const uint32_t> codes,
+                      std::span<std::byte> codes) = 0;
+  virtual void Decode(const Format& format, std::span<const std::byte> codes,
                       std::span<float> values) = 0;
 };
+
+struct DeviceTables {
+  PartTables parts;               // [part][tensor]
+  std::vector<TensorTable> sums;  // [tensor], if wanted: of the float32 sum over the parts
+};
+
+// What the host looks at as it hands values to the device: those of a part from element `begin` of
+// a tensor on. Called on all threads; not for tensors that lie on the device.
+using OnValues =
+    std::function<void(size_t tensor, size_t part, uint64_t begin, std::span<const float> values)>;
+
+// Tabulates the tensors of one pass: as many parts as PartNumbers has, each value times `mantissa`.
+// Tables have no channels. Tensors that lie on the device have no sums.
+DeviceTables TabulateOn(ComputeDevice& device, const std::vector<TensorSources>& tensors,
+                        size_t parts, bool wants_sums, float mantissa, const StepOptions& options,
+                        const OnValues& on_values = {});
 
 }  // namespace dlsim

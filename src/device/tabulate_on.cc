@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/device/tabulate_on.h"
+#include "src/device/compute_device.h"
 
 #include <algorithm>
 #include <mutex>
@@ -9,7 +9,6 @@
 #include "src/base/check.h"
 #include "src/base/parallel.h"
 #include "src/measure/block_loader.h"
-#include "src/measure/load_floats.h"
 
 namespace dlsim {
 namespace {
@@ -138,10 +137,7 @@ class DeviceTabulator {
       std::vector<std::byte> bytes(count * size);
       device_.Read(source.tensor->memory + block.begin * size, bytes);
       std::vector<float> values(count);
-      for (size_t i = 0; i < count; i += kChunkElements) {
-        LoadFloats(dtype, bytes.data() + i * size, source.grad_scale,
-                   std::span(values).subspan(i, std::min(kChunkElements, count - i)));
-      }
+      LoadFloats(dtype, bytes.data(), source.grad_scale, values);
       Add(values, block.tensor * columns_ + part);
     }
   }

@@ -2,9 +2,13 @@
 #include "src/measure/block_loader.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 
+#include "dlsim/convert.h"
 #include "dlsim/measure.h"
-#include "src/measure/load_floats.h"
+#include "src/base/check.h"
+#include "src/base/float_environment.h"
 
 namespace dlsim {
 namespace {
@@ -13,7 +17,59 @@ bool SumsFirst(size_t recordings, Accumulation accumulation) {
   return accumulation == Accumulation::kSumThenQuantize && recordings > 1;
 }
 
+// Copies elements of type T to an aligned buffer first: the bytes may be misaligned.
+template <class T, class Convert>
+void LoadAs(const std::byte* from, std::span<float> out, const Convert& convert) {
+  std::array<T, kChunkElements> buffer;
+  DLSIM_CHECK(out.size() <= buffer.size());
+  std::memcpy(buffer.data(), from, out.size_bytes() / sizeof(float) * sizeof(T));
+  convert(std::span<const T>(buffer.data(), out.size()));
+}
+
 }  // namespace
+
+void LoadFloats(DType dtype, const std::byte* from, float grad_scale, std::span<float> out) {
+  for (; out.size() > kChunkElements; out = out.subspan(kChunkElements)) {
+    LoadFloats(dtype, from, grad_scale, out.first(kChunkElements));
+    from += kChunkElements * DTypeSize(dtype);
+  }
+  if (out.empty()) return;
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(out.data(), from, out.size_bytes());
+      break;
+    case DType::kF64:
+      LoadAs<double>(from, out, [&](std::span<const double> values) {
+        for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(values[i]);
+      });
+      break;
+    case DType::kF16:
+    case DType::kBF16:
+      LoadAs<uint16_t>(from, out, [&](std::span<const uint16_t> codes) {
+        DecodeArray(dtype == DType::kF16 ? kFp16 : kBf16, codes, out);
+      });
+      break;
+  }
+  if (grad_scale == 1.0f) return;
+  const float inverse = 1.0f / grad_scale;
+  for (float& value : out) value *= inverse;
+}
+
+void VisitValues(const Recording& recording, const TraceTensor& tensor,
+                 const std::function<void(uint64_t begin, std::span<const float> values)>& visit) {
+  const DefaultFloatEnvironment environment;
+  const size_t size = DTypeSize(tensor.dtype);
+  std::vector<float> values(std::min<uint64_t>(tensor.elements, kChunkElements));
+  std::vector<std::byte> buffer(values.size() * size);
+  for (uint64_t begin = 0; begin < tensor.elements; begin += kChunkElements) {
+    const size_t count = std::min<uint64_t>(kChunkElements, tensor.elements - begin);
+    const std::byte* const bytes =
+        tensor.Bytes(begin * size, std::span(buffer).first(count * size));
+    LoadFloats(tensor.dtype, bytes, recording.CarriedScale(tensor.role),
+               std::span(values).first(count));
+    visit(begin, std::span<const float>(values).first(count));
+  }
+}
 
 std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulation) {
   if (SumsFirst(step.recordings.size(), accumulation)) return {-1};
@@ -50,10 +106,7 @@ std::span<const float> BlockLoader::Recorded(size_t recording) {
   std::vector<float>& values = converted_[recording];
   if (!values.empty()) return values;
   values.resize(count);
-  for (size_t begin = 0; begin < count; begin += kChunkElements) {
-    LoadFloats(dtype, bytes + begin * DTypeSize(dtype), source.grad_scale,
-               std::span(values).subspan(begin, std::min(kChunkElements, count - begin)));
-  }
+  LoadFloats(dtype, bytes, source.grad_scale, values);
   return values;
 }
 

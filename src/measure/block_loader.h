@@ -13,6 +13,10 @@
 
 namespace dlsim {
 
+// Converts out.size() elements at `from` (any alignment) and divides by the loss scale they still
+// carry, as a multiplication with its float32 reciprocal. F64 rounds to nearest even.
+void LoadFloats(DType dtype, const std::byte* from, float grad_scale, std::span<float> out);
+
 // Returns the numbers of the parts in which a step is looked at: its micro-steps, or -1 for the
 // whole step.
 std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulation);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <valarray>
 #include <vector>
@@ -8,9 +10,8 @@
 #include "dlsim/measure_step.h"
 #include "src/base/parallel.h"
 #include "src/measure/block_loader.h"
-#include "src/measure/measure_element.h"
+#include "src/measure/measure_chunk.h"
 #include "src/measure/step_blocks.h"
-#include "src/table/tabulate.h"
 
 namespace dlsim {
 namespace {
@@ -42,7 +43,10 @@ std::vector<double> SumGradients(const TraceStep& step) {
     double sum = 0;
     for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
       SumLanes sums{};
-      AddFinite(values.subspan(begin, std::min(kChunkElements, values.size() - begin)), sums);
+      ForEachLane(std::min(kChunkElements, values.size() - begin), [&](size_t i, size_t lane) {
+        const float value = values[begin + i];
+        sums[lane] += std::isfinite(value) ? double{value} : 0;
+      });
       sum += AddLanes(sums);
     }
     return sum;
@@ -57,7 +61,11 @@ std::vector<std::valarray<uint64_t>> CountGradients(
   return OverBlocks(step, accumulation, zero, [&](size_t tensor, std::span<const float> values) {
     std::valarray<uint64_t> counts = zero;
     for (size_t i = 0; i < counts.size(); ++i) {
-      counts[i] = CountFrom(values, magnitudes[i][tensor]);
+      uint32_t count = 0;
+      for (const float value : values) {
+        count += (std::bit_cast<uint32_t>(value) & ~codec::kSignBit) >= magnitudes[i][tensor];
+      }
+      counts[i] = count;
     }
     return counts;
   });

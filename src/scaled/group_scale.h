@@ -2,30 +2,12 @@
 // The scale of a group of elements, from its largest magnitude.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <span>
 
 #include "dlsim/codec.h"
-#include "dlsim/scaled_codec.h"
 #include "dlsim/scaled_format.h"
 
 namespace dlsim {
-
-// Rows and columns of a matrix that share a scale; the last groups may be smaller.
-struct GroupSize {
-  uint64_t rows = 0, columns = 0;
-};
-
-inline GroupSize GroupSizeOf(const ScaledFormat& format, uint64_t rows, uint64_t columns,
-                             BlockAxis axis) {
-  GroupSize size = {std::max<uint64_t>(rows, 1), std::max<uint64_t>(columns, 1)};
-  if (format.sharing == Sharing::kTensor) return size;
-  if (format.sharing == Sharing::kBlock) size = {format.block, format.block};
-  if (axis == BlockAxis::kRow) size.rows = 1;
-  if (axis == BlockAxis::kColumn) size.columns = 1;
-  return size;
-}
 
 struct GroupScale {
   uint32_t code = 0;  // see ScaledCodes::scales
@@ -100,10 +82,6 @@ class GroupScales {
     if (!power_of_two_) return scale;
     return BitCast<float>(BitCast<uint32_t>(scale) & codec::kInfinityBits);
   }
-
-  // The same for many; `largest` are float32 bits.
-  void OfEach(std::span<const uint32_t> largest, std::span<GroupScale> scales) const;
-  void OfCodes(std::span<const uint32_t> codes, std::span<GroupScale> scales) const;
 
   // Sets the scale of the tensor, of ScaleType::kFp8, from its largest magnitude, or as it is.
   void SetTensorScale(float largest) {

@@ -4,6 +4,7 @@
 #include "dlsim/scaled_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -15,11 +16,11 @@
 #include <vector>
 
 #include "dlsim/codec.h"
+#include "dlsim/convert.h"
 #include "dlsim/error.h"
 #include "src/base/check.h"
 #include "src/base/float_environment.h"
 #include "src/base/parallel.h"
-#include "src/scaled/element_kernels.h"
 #include "src/scaled/group_scale.h"
 
 namespace dlsim {
@@ -45,200 +46,88 @@ GroupScales::GroupScales(const ScaledFormat& format, const Format& element, floa
   if (type_ == ScaleType::kFp8) SetTensorScale(largest);
 }
 
-void GroupScales::OfEach(std::span<const uint32_t> largest, std::span<GroupScale> scales) const {
-  for (size_t i = 0; i < largest.size(); ++i) scales[i] = Of(std::bit_cast<float>(largest[i]));
-}
-
-void GroupScales::OfCodes(std::span<const uint32_t> codes, std::span<GroupScale> scales) const {
-  for (size_t i = 0; i < codes.size(); ++i) scales[i] = OfCode(codes[i]);
-}
-
-float LargestMagnitude(std::span<const float> values) {
-  uint32_t largest = 0;
-  RaiseForGroups(values.data(), values.size(), values.size(), &largest);
-  return std::bit_cast<float>(largest);
-}
-
 namespace {
 
-// Elements of a stretch, unless fewer are left: they and their factors stay in the first-level
-// cache.
-inline constexpr size_t kStretch = 1024;
+Conversion ConversionTo(const Format& element) {
+  return {element, Rounding::kNearestEven, Overflow::kSaturate};
+}
 
-// Rows of a matrix that have the same scales: those of a block, or one for BlockAxis::kRow.
-// Groups of a row lie side by side, each as wide as `width`.
-class Bands {
- public:
-  Bands(const ScaledFormat& format, uint64_t rows, uint64_t columns, BlockAxis axis)
-      : rows_(rows), columns_(columns), is_one_group_(format.sharing == Sharing::kTensor) {
+uint32_t BitsWithoutSign(float value) { return std::bit_cast<uint32_t>(value) & ~codec::kSignBit; }
+
+// Float32 bits of the magnitude of a value; of NaN none.
+uint32_t MagnitudeOf(float value) {
+  const uint32_t magnitude = BitsWithoutSign(value);
+  return magnitude & codec::MaskOf(magnitude <= codec::kInfinityBits);
+}
+
+uint32_t LargestMagnitude(std::span<const float> values) {
+  uint32_t largest = 0;
+  for (const float value : values) largest = codec::Max(largest, MagnitudeOf(value));
+  return largest;
+}
+
+float LargestOf(std::span<const float> values) {
+  return std::bit_cast<float>(LargestMagnitude(values));
+}
+
+// The rows of a matrix in bands that have the same scales: those of a block, or one for
+// BlockAxis::kRow. Groups of a row lie side by side, each as wide as `width`.
+struct Bands {
+  Bands(const ScaledFormat& format, uint64_t of_rows, uint64_t of_columns, BlockAxis axis)
+      : rows(of_rows), columns(of_columns), is_one_group(format.sharing == Sharing::kTensor) {
     DLSIM_CHECK(format.sharing == Sharing::kBlock || axis != BlockAxis::kBoth);
-    const GroupSize group = GroupSizeOf(format, rows, columns, axis);
-    height_ = is_one_group_ ? 1 : group.rows;
-    width_ = group.columns;
+    const bool in_blocks = format.sharing == Sharing::kBlock;
+    const bool along_row = axis == BlockAxis::kRow, along_column = axis == BlockAxis::kColumn;
+    if (!is_one_group && !along_row) height = in_blocks ? format.block : std::max(rows, height);
+    width = in_blocks ? format.block : std::max(columns, width);
+    if (!is_one_group && along_column) width = 1;
+    count = columns == 0 ? 0 : (rows + height - 1) / height;
+    groups = columns == 0 ? 0 : (columns + width - 1) / width;
   }
 
-  uint64_t rows() const { return rows_; }
-  uint64_t columns() const { return columns_; }
-  uint64_t width() const { return width_; }
-  uint64_t count() const { return columns_ == 0 ? 0 : (rows_ + height_ - 1) / height_; }
-
-  // Rows of a band.
-  uint64_t begin(uint64_t band) const { return band * height_; }
-  uint64_t end(uint64_t band) const { return std::min(rows_, (band + 1) * height_); }
-
-  // Groups of a band, and of the matrix, which may be one for all bands.
-  uint64_t groups() const { return columns_ == 0 ? 0 : (columns_ + width_ - 1) / width_; }
+  // Groups of the matrix, which may be one for all bands.
   uint64_t all_groups() const {
-    return is_one_group_ ? std::min<uint64_t>(count(), 1) : count() * groups();
+    return is_one_group ? std::min<uint64_t>(count, 1) : count * groups;
   }
-  uint64_t first_group(uint64_t band) const { return is_one_group_ ? 0 : band * groups(); }
+  uint64_t first_group(uint64_t band) const { return is_one_group ? 0 : band * groups; }
 
- private:
-  uint64_t rows_, columns_, height_, width_;
-  bool is_one_group_;
+  uint64_t rows, columns;
+  bool is_one_group;
+  uint64_t height = 1, width = 1;
+  uint64_t count, groups;  // bands, and groups of each
 };
 
-// The factors of a row's elements, by column.
-class Factors {
- public:
-  explicit Factors(const Bands& bands)
-      : width_(bands.width()), encode_(bands.columns()), decode_(bands.columns()) {}
+// Elements that are worked on at once: they stay in the first-level cache.
+constexpr size_t kStretch = 1024;
 
-  // Sets them from the scales of a band's groups.
-  void Set(std::span<const GroupScale> scales) {
-    float *encode = encode_.data(), *decode = decode_.data();
-    size_t left = encode_.size();
-    for (const GroupScale& scale : scales) {
-      const size_t count = std::min(width_, left);
-      encode = std::fill_n(encode, count, scale.encode);
-      decode = std::fill_n(decode, count, scale.decode);
-      left -= count;
-    }
-  }
-
-  std::span<const float> encode() const { return encode_; }
-  std::span<const float> decode() const { return decode_; }
-
- private:
-  size_t width_;
-  std::vector<float> encode_, decode_;
+// Consecutive elements of a row, and the factors of their groups.
+struct Stretch {
+  uint64_t row, column;
+  size_t first, count;  // in the matrix
+  const float* encode;  // multiply values before they are rounded
+  const float* decode;  // multiply elements
 };
 
-// Finds the scales of a matrix.
-class ScaleFinder {
- public:
-  // `given`: the scale of all groups instead. Throws Error if values and shape differ.
-  ScaleFinder(const ScaledFormat& format, const Format& element, const MatrixView& matrix,
-              const Bands& bands, std::optional<float> given);
-
-  // Where the scales of a band are found; may be used again.
-  struct OfBand {
-    std::vector<GroupScale> scales;  // of its groups
-    std::vector<uint32_t> largest;
-  };
-  void Find(uint64_t band, OfBand& found) const;
-
-  float tensor_scale() const { return scales_.tensor_scale(); }
-  const std::optional<GroupScale>& given() const { return given_; }
-
- private:
-  void FindLargest(uint64_t band, std::vector<uint32_t>& largest) const;
-
-  const MatrixView& matrix_;
-  const Bands& bands_;
-  GroupScales scales_;
-  std::optional<GroupScale> given_;  // or that of the tensor
-};
-
-// Cuts rows into stretches: parts of a long row, or short rows together.
-template <class Visit>
-class StretchCutter {
- public:
-  explicit StretchCutter(const Visit& visit) : visit_(visit) {}
-
-  // Adds the next row, whose first element is `first`.
-  void AddRow(size_t first, const Factors& factors) {
-    const size_t columns = factors.encode().size();
-    if (columns >= kStretch / 2) return CutRow(first, factors);
-    if (encode_.empty()) first_ = first;
-    encode_.insert(encode_.end(), factors.encode().begin(), factors.encode().end());
-    decode_.insert(decode_.end(), factors.decode().begin(), factors.decode().end());
-    if (encode_.size() >= kStretch) Flush();
-  }
-
-  void Flush() {
-    if (!encode_.empty()) visit_(Stretch{first_, encode_.size(), encode_.data(), decode_.data()});
-    encode_.clear(), decode_.clear();
-  }
-
- private:
-  void CutRow(size_t first, const Factors& factors) {
-    const size_t columns = factors.encode().size();
-    for (size_t begin = 0; begin < columns; begin += kStretch) {
-      visit_(Stretch{first + begin, std::min(kStretch, columns - begin),
-                     factors.encode().data() + begin, factors.decode().data() + begin});
-    }
-  }
-
-  const Visit& visit_;
-  size_t first_ = 0;
-  std::vector<float> encode_, decode_;
-};
-
-// Goes through bands [first, last) in memory order: set(band, factors) sets the factors of its
-// rows, visit(stretch) takes their elements.
-template <class Set, class Visit>
-void ForEachStretch(const Bands& bands, uint64_t first, uint64_t last, const Set& set,
+// Goes through bands [first, last) in memory order: find(band, scales) finds the scales of its
+// groups, visit(stretch) takes the elements of its rows.
+template <class Find, class Visit>
+void ForEachStretch(const Bands& bands, uint64_t first, uint64_t last, const Find& find,
                     const Visit& visit) {
-  Factors factors(bands);
-  StretchCutter<Visit> cutter(visit);
+  std::vector<GroupScale> scales(bands.groups);
+  std::vector<float> encode(bands.columns), decode(bands.columns);
   for (uint64_t band = first; band < last; ++band) {
-    set(band, factors);
-    for (uint64_t row = bands.begin(band); row < bands.end(band); ++row) {
-      cutter.AddRow(row * bands.columns(), factors);
+    find(band, scales);
+    for (uint64_t g = 0, c = 0; g < bands.groups; ++g, c += bands.width) {
+      const uint64_t count = std::min(bands.width, bands.columns - c);
+      std::fill_n(&encode[c], count, scales[g].encode);
+      std::fill_n(&decode[c], count, scales[g].decode);
     }
-  }
-  cutter.Flush();
-}
-
-void CheckShape(const MatrixView& matrix) {
-  const uint64_t elements = matrix.rows * matrix.columns;
-  if (matrix.values.size() == elements) return;
-  throw UsageError("matrix", "size and shape differ", std::to_string(elements),
-                   std::to_string(matrix.values.size()));
-}
-
-ScaleFinder::ScaleFinder(const ScaledFormat& format, const Format& element,
-                         const MatrixView& matrix, const Bands& bands, std::optional<float> given)
-    : matrix_(matrix),
-      bands_(bands),
-      scales_(format, element,
-              format.scale == ScaleType::kFp8 ? LargestMagnitude(matrix.values) : 0) {
-  CheckShape(matrix);
-  if (given) given_ = Float32Scale(*given);
-  if (!given && format.sharing == Sharing::kTensor) {
-    given_ = scales_.Of(LargestMagnitude(matrix.values));
-  }
-}
-
-void ScaleFinder::Find(uint64_t band, OfBand& found) const {
-  found.scales.resize(bands_.groups());
-  if (given_) {
-    std::ranges::fill(found.scales, *given_);
-  } else {
-    FindLargest(band, found.largest);
-    scales_.OfEach(found.largest, found.scales);
-  }
-}
-
-void ScaleFinder::FindLargest(uint64_t band, std::vector<uint32_t>& largest) const {
-  largest.assign(bands_.groups(), 0);
-  for (uint64_t row = bands_.begin(band); row < bands_.end(band); ++row) {
-    const float* const values = matrix_.values.data() + row * matrix_.columns;
-    if (bands_.width() == 1) {
-      RaiseEach(values, matrix_.columns, largest.data());
-    } else {
-      RaiseForGroups(values, matrix_.columns, bands_.width(), largest.data());
+    const uint64_t end = std::min(bands.rows, (band + 1) * bands.height);
+    for (uint64_t row = band * bands.height; row < end; ++row) {
+      for (uint64_t c = 0; c < bands.columns; c += kStretch) {
+        visit(Stretch{row, c, row * bands.columns + c, std::min(kStretch, bands.columns - c),
+                      &encode[c], &decode[c]});
+      }
     }
   }
 }
@@ -246,11 +135,85 @@ void ScaleFinder::FindLargest(uint64_t band, std::vector<uint32_t>& largest) con
 // Calls body(first band, last band) for parts of a matrix on several threads.
 template <class Body>
 void ForParts(const Bands& bands, const Body& body) {
-  const uint64_t elements = std::max<uint64_t>(1, bands.rows() * bands.columns());
+  const uint64_t elements = std::max<uint64_t>(1, bands.rows * bands.columns);
   const uint64_t parts = (elements + kBlockElements - 1) / kBlockElements;
-  const uint64_t each = std::max<uint64_t>(1, bands.count() / parts);
-  ParallelFor((bands.count() + each - 1) / each,
-              [&](size_t part) { body(part * each, std::min(bands.count(), (part + 1) * each)); });
+  const uint64_t each = std::max<uint64_t>(1, bands.count / parts);
+  ParallelFor((bands.count + each - 1) / each,
+              [&](size_t part) { body(part * each, std::min(bands.count, (part + 1) * each)); });
+}
+
+// Finds the scales of a matrix.
+class ScaleFinder {
+ public:
+  // `given`: the scale of all groups instead. Throws Error if values and shape differ.
+  ScaleFinder(const ScaledFormat& format, const Format& element, const MatrixView& matrix,
+              const Bands& bands, std::optional<float> given)
+      : matrix_(matrix),
+        bands_(bands),
+        scales_(format, element, format.scale == ScaleType::kFp8 ? LargestOf(matrix.values) : 0) {
+    if (matrix.values.size() != matrix.rows * matrix.columns) {
+      throw UsageError("matrix", "size and shape differ",
+                       std::to_string(matrix.rows * matrix.columns),
+                       std::to_string(matrix.values.size()));
+    }
+    if (given) given_ = Float32Scale(*given);
+    if (!given && bands.is_one_group) given_ = scales_.Of(LargestOf(matrix.values));
+  }
+
+  void Find(uint64_t band, std::vector<GroupScale>& scales) const {
+    if (given_) {
+      std::ranges::fill(scales, *given_);
+      return;
+    }
+    std::vector<uint32_t> largest(bands_.groups);
+    const uint64_t end = std::min(bands_.rows, (band + 1) * bands_.height);
+    for (uint64_t row = band * bands_.height; row < end; ++row) {
+      const auto values = matrix_.values.subspan(row * bands_.columns, bands_.columns);
+      for (uint64_t g = 0; bands_.width == 1 && g < bands_.groups; ++g) {
+        largest[g] = codec::Max(largest[g], MagnitudeOf(values[g]));
+      }
+      for (uint64_t g = 0; bands_.width > 1 && g < bands_.groups; ++g) {
+        const uint64_t begin = g * bands_.width;
+        const uint64_t count = std::min(bands_.width, bands_.columns - begin);
+        largest[g] = codec::Max(largest[g], LargestMagnitude(values.subspan(begin, count)));
+      }
+    }
+    std::ranges::transform(largest, scales.begin(),
+                           [&](uint32_t bits) { return scales_.Of(std::bit_cast<float>(bits)); });
+  }
+
+  float tensor_scale() const { return scales_.tensor_scale(); }
+
+ private:
+  const MatrixView& matrix_;
+  const Bands& bands_;
+  GroupScales scales_;
+  std::optional<GroupScale> given_;  // or that of the tensor
+};
+
+// Encodes the values of a stretch, times their factors.
+class StretchEncoder {
+ public:
+  explicit StretchEncoder(const Format& element) : how_{.conversion = ConversionTo(element)} {}
+
+  std::span<const uint16_t> Encode(const Stretch& stretch, const float* values) {
+    for (size_t i = 0; i < stretch.count; ++i) scaled_[i] = values[i] * stretch.encode[i];
+    EncodeArray(how_, {scaled_.data(), stretch.count}, std::span(codes_).first(stretch.count));
+    return {codes_.data(), stretch.count};
+  }
+  const float* scaled() const { return scaled_.data(); }
+
+ private:
+  ArrayConversion how_;
+  std::array<float, kStretch> scaled_;
+  std::array<uint16_t, kStretch> codes_;
+};
+
+// Decodes elements, times their factors.
+void DecodeStretch(const Format& element, const Stretch& stretch, std::span<const uint16_t> codes,
+                   std::span<float> values) {
+  DecodeArray(element, codes, values);
+  for (size_t i = 0; i < stretch.count; ++i) values[i] *= stretch.decode[i];
 }
 
 // Sums of squares of the inputs and of the errors of a channel.
@@ -269,163 +232,100 @@ void AddChannels(std::span<const ChannelSquares> channels, ScaledStats& into) {
   if (into.channels > 0) into.mean_channel_harm /= static_cast<double>(into.channels);
 }
 
-// Counts one element.
-void Count(const CodecSpec& spec, float value, float scaled, uint32_t code, float decoded,
-           TensorStats& stats) {
-  stats.nonfinite_outputs += !std::isfinite(decoded);
-  if (!std::isfinite(value)) {
-    ++(std::isnan(value) ? stats.nan : stats.inf);
-    return;
-  }
-  const double input = value, output = decoded;
-  stats.absmax = std::fmax(stats.absmax, std::fabs(value));
-  stats.sum_of_squares += input * input;
-  stats.quantized_sum_of_squares += output * output;
-  if (std::isfinite(decoded)) stats.error_sum_of_squares += (output - input) * (output - input);
-  stats.overflow += std::fabs(scaled) > std::bit_cast<float>(spec.plain_max_bits);
-  if (value == 0) {
-    ++stats.zeros;
-  } else if (decoded == 0) {
-    ++stats.underflow;
-    stats.underflow_sum_of_squares += input * input;
-  } else {
-    stats.subnormal += Classify(spec, code) == CodeClass::kSubnormal;
-  }
-}
-
-// Returns the square where the result is zero, else 0: without a branch, which nobody could
-// predict.
-double IfZero(float decoded, double square) {
-  const uint64_t is_zero = std::bit_cast<uint32_t>(decoded) << 1 == 0 ? 1 : 0;
-  return std::bit_cast<double>(std::bit_cast<uint64_t>(square) & (0 - is_zero));
-}
-
-// Adds up what becomes of a matrix, in memory order.
-class MatrixSums {
- public:
-  MatrixSums(const CodecSpec& spec, const MatrixView& matrix, MatrixChannels channels,
-             TensorStats& stats)
-      : spec_(spec),
-        matrix_(matrix),
-        by_rows_(channels == MatrixChannels::kRows),
-        stats_(stats),
-        squares_(by_rows_ ? matrix.rows : matrix.columns) {
-    stats_.elements = matrix.values.size();
-  }
-
-  void Add(const Stretch& stretch) {
-    const float* const values = matrix_.values.data() + stretch.first;
-    decoded_.resize(stretch.count);
-    const ElementCounts counts = MeasureElements(spec_, stretch, values, decoded_.data());
-    if (!counts.finite) return AddOneByOne(stretch, values);
-    stats_.zeros += counts.zeros;
-    stats_.underflow += counts.vanished - counts.zeros;
-    stats_.subnormal += counts.subnormal;
-    stats_.overflow += counts.clipped;
-    stats_.absmax = std::fmax(stats_.absmax, counts.absmax);
-    const bool vanished = counts.vanished > counts.zeros;
-    ForEachPart(stretch, [&](size_t begin, size_t count, size_t row, size_t column) {
-      const auto add = vanished ? &MatrixSums::AddSquares<true> : &MatrixSums::AddSquares<false>;
-      (this->*add)(values + begin, &decoded_[begin], count, by_rows_ ? row : column);
-    });
-  }
-
-  const std::vector<ChannelSquares>& squares() const { return squares_; }
-
- private:
-  // Calls part(place in the stretch, count, row, first column) for its parts of rows.
-  template <class Part>
-  void ForEachPart(const Stretch& stretch, const Part& part) {
-    for (size_t begin = 0; begin < stretch.count;) {
-      const size_t row = (stretch.first + begin) / matrix_.columns;
-      const size_t column = (stretch.first + begin) % matrix_.columns;
-      const size_t count = std::min(stretch.count - begin, matrix_.columns - column);
-      part(begin, count, row, column);
-      begin += count;
-    }
-  }
-
-  // Adds part of a row, which lies in one channel or in as many as it has elements. Sums are not
-  // changed by zeros.
-  template <bool kVanished>
-  void AddSquares(const float* values, const float* decoded, size_t count, size_t channel) {
-    TensorStats sums = stats_;
-    ChannelSquares of_row;
-    if (by_rows_) of_row = squares_[channel];
-    for (size_t i = 0; i < count; ++i) {
-      const double input = values[i], output = decoded[i];
-      const double square = input * input, error = (output - input) * (output - input);
-      sums.sum_of_squares += square;
-      sums.quantized_sum_of_squares += output * output;
-      sums.error_sum_of_squares += error;
-      if constexpr (kVanished) sums.underflow_sum_of_squares += IfZero(decoded[i], square);
-      ChannelSquares& squares = by_rows_ ? of_row : squares_[channel + i];
-      squares.inputs += square;
-      squares.errors += error;
-    }
-    if (by_rows_) squares_[channel] = of_row;
-    stats_ = sums;
-  }
-
-  // By the scalar reference.
-  void AddOneByOne(const Stretch& stretch, const float* values) {
-    for (size_t i = 0; i < stretch.count; ++i) {
-      const float value = values[i], scaled = value * stretch.encode[i];
-      const uint32_t code =
-          EncodeWith<Rounding::kNearestEven>(spec_, std::bit_cast<uint32_t>(scaled), 0).code;
-      const float decoded = std::bit_cast<float>(Decode(spec_, code)) * stretch.decode[i];
-      Count(spec_, value, scaled, code, decoded, stats_);
-      if (!std::isfinite(value) || !std::isfinite(decoded)) continue;
-      const size_t row = (stretch.first + i) / matrix_.columns;
-      const size_t column = (stretch.first + i) % matrix_.columns;
-      const double error = double{decoded} - double{value};
-      ChannelSquares& squares = squares_[by_rows_ ? row : column];
-      squares.inputs += double{value} * double{value};
-      squares.errors += error * error;
-    }
-  }
-
-  const CodecSpec& spec_;
-  const MatrixView& matrix_;
-  bool by_rows_;
-  TensorStats& stats_;
-  std::vector<ChannelSquares> squares_;
-  std::vector<float> decoded_;
+// A stretch of which codes and results are found.
+struct Converted {
+  std::span<const float> values;
+  const float* scaled;
+  const uint16_t* codes;
+  const float* decoded;
 };
+
+// Counts elements without a branch on them, which could hardly be predicted.
+void Count(const CodecSpec& spec, const Converted& stretch, TensorStats& stats) {
+  const uint32_t code_bits = (codec::kSignBit >> spec.sign_shift) - 1;
+  uint32_t zeros = 0, nan = 0, inf = 0, underflow = 0, subnormal = 0, overflow = 0, nonfinite = 0;
+  uint32_t absmax = std::bit_cast<uint32_t>(stats.absmax);
+  for (size_t i = 0; i < stretch.values.size(); ++i) {
+    const uint32_t in = BitsWithoutSign(stretch.values[i]),
+                   out = BitsWithoutSign(stretch.decoded[i]);
+    const uint32_t scaled = BitsWithoutSign(stretch.scaled[i]);
+    const uint32_t finite = in < codec::kInfinityBits, zero = in == 0, vanishes = out == 0;
+    const uint32_t small = (stretch.codes[i] & code_bits) < spec.min_normal_code;
+    const uint32_t clipped = scaled > spec.max_bits, number = scaled <= codec::kInfinityBits;
+    zeros += zero;
+    nan += in > codec::kInfinityBits;
+    inf += in == codec::kInfinityBits;
+    nonfinite += out >= codec::kInfinityBits;
+    underflow += finite & ~zero & vanishes;
+    subnormal += finite & ~zero & ~vanishes & small;
+    overflow += finite & clipped & number;
+    absmax = codec::Max(absmax, in & codec::MaskOf(in < codec::kInfinityBits));
+  }
+  stats.zeros += zeros;
+  stats.nan += nan;
+  stats.inf += inf;
+  stats.nonfinite_outputs += nonfinite;
+  stats.underflow += underflow;
+  stats.subnormal += subnormal;
+  stats.overflow += overflow;
+  stats.absmax = std::bit_cast<float>(absmax);
+}
+
+// Adds the squares of elements, in memory order; channel(i) is the channel of the i-th.
+template <class Channel>
+void AddSquares(const Converted& stretch, TensorStats& stats, const Channel& channel) {
+  const auto where = [](codec::Mask mask, float value) {
+    return double{std::bit_cast<float>(std::bit_cast<uint32_t>(value) & mask)};
+  };
+  double inputs = stats.sum_of_squares, outputs = stats.quantized_sum_of_squares;
+  double errors = stats.error_sum_of_squares, vanished = stats.underflow_sum_of_squares;
+  for (size_t i = 0; i < stretch.values.size(); ++i) {
+    const float value = stretch.values[i], decoded = stretch.decoded[i];
+    const uint32_t out = BitsWithoutSign(decoded);
+    const codec::Mask finite = codec::MaskOf(BitsWithoutSign(value) < codec::kInfinityBits);
+    const codec::Mask both_finite = finite & codec::MaskOf(out < codec::kInfinityBits);
+    const double input = where(finite, value), output = where(finite, decoded);
+    const double seen = where(both_finite, value), error = where(both_finite, decoded) - seen;
+    const double lost = where(finite & codec::MaskOf(out == 0), value);
+    inputs += input * input;
+    outputs += output * output;
+    errors += error * error;
+    vanished += lost * lost;
+    ChannelSquares& of_channel = channel(i);
+    of_channel.inputs += seen * seen;
+    of_channel.errors += error * error;
+  }
+  stats.sum_of_squares = inputs;
+  stats.quantized_sum_of_squares = outputs;
+  stats.error_sum_of_squares = errors;
+  stats.underflow_sum_of_squares = vanished;
+}
 
 }  // namespace
 
 ScaledCodes EncodeScaled(const ScaledFormat& format, const Format& element,
                          const MatrixView& matrix, BlockAxis axis, std::optional<float> scale) {
-  ScaledCodes result;
-  EncodeScaledInto(format, element, matrix, axis, scale, result);
-  return result;
-}
-
-void EncodeScaledInto(const ScaledFormat& format, const Format& element, const MatrixView& matrix,
-                      BlockAxis axis, std::optional<float> scale, ScaledCodes& result) {
   const DefaultFloatEnvironment environment;
   const Bands bands(format, matrix.rows, matrix.columns, axis);
   const ScaleFinder finder(format, element, matrix, bands, scale);
-  const CodecSpec spec = MakeElementSpec(element);
+  ScaledCodes result;
   result.codes.resize(matrix.values.size());
   result.scales.resize(bands.all_groups());
   result.tensor_scale = finder.tensor_scale();
-  if (finder.given()) std::ranges::fill(result.scales, finder.given()->code);
   ForParts(bands, [&](uint64_t first, uint64_t last) {
-    ScaleFinder::OfBand found;
-    const auto set = [&](uint64_t band, Factors& factors) {
-      finder.Find(band, found);
-      factors.Set(found.scales);
-      if (finder.given()) return;
-      std::ranges::transform(found.scales, result.scales.data() + bands.first_group(band),
+    StretchEncoder encoder(element);
+    const auto find = [&](uint64_t band, std::vector<GroupScale>& scales) {
+      finder.Find(band, scales);
+      if (bands.is_one_group && band > 0) return;
+      std::ranges::transform(scales, result.scales.data() + bands.first_group(band),
                              &GroupScale::code);
     };
-    ForEachStretch(bands, first, last, set, [&](const Stretch& stretch) {
-      EncodeElements(spec, stretch, matrix.values.data() + stretch.first,
-                     result.codes.data() + stretch.first);
+    ForEachStretch(bands, first, last, find, [&](const Stretch& stretch) {
+      std::ranges::copy(encoder.Encode(stretch, &matrix.values[stretch.first]),
+                        result.codes.data() + stretch.first);
     });
   });
+  return result;
 }
 
 void DecodeScaled(const ScaledFormat& format, const Format& element, const ScaledCodes& codes,
@@ -443,17 +343,17 @@ void DecodeScaled(const ScaledFormat& format, const Format& element, const Scale
   }
   GroupScales scales(format, element, 0);
   scales.set_tensor_scale(codes.tensor_scale);
-  const CodecSpec spec = MakeElementSpec(element);
   ForParts(bands, [&](uint64_t first, uint64_t last) {
-    std::vector<GroupScale> of_band(bands.groups());
-    const auto set = [&](uint64_t band, Factors& factors) {
-      scales.OfCodes(std::span(codes.scales).subspan(bands.first_group(band), bands.groups()),
-                     of_band);
-      factors.Set(of_band);
+    const auto find = [&](uint64_t band, std::vector<GroupScale>& of_band) {
+      for (uint64_t g = 0; g < bands.groups; ++g) {
+        of_band[g] = scales.OfCode(codes.scales[bands.first_group(band) + g]);
+      }
     };
-    ForEachStretch(bands, first, last, set, [&](const Stretch& stretch) {
-      DecodeElements(spec, stretch, codes.codes.data() + stretch.first,
-                     values.data() + stretch.first);
+    std::array<uint16_t, kStretch> wide;
+    ForEachStretch(bands, first, last, find, [&](const Stretch& stretch) {
+      std::copy_n(codes.codes.data() + stretch.first, stretch.count, wide.data());
+      DecodeStretch(element, stretch, {wide.data(), stretch.count},
+                    values.subspan(stretch.first, stretch.count));
     });
   });
 }
@@ -478,21 +378,37 @@ ScaledStats MeasureScaled(const ScaledFormat& format, const Format& element,
   const DefaultFloatEnvironment environment;
   ScaledStats result;
   result.min_scale = std::numeric_limits<float>::infinity();
+  result.stats.elements = matrix.values.size();
   const Bands bands(format, matrix.rows, matrix.columns, axis);
   const ScaleFinder finder(format, element, matrix, bands, scale);
-  const CodecSpec spec = MakeElementSpec(element);
-  MatrixSums sums(spec, matrix, channels, result.stats);
-  ScaleFinder::OfBand found;
-  const auto set = [&](uint64_t band, Factors& factors) {
-    finder.Find(band, found);
-    factors.Set(found.scales);
-    for (const GroupScale& group : found.scales) {
+  const CodecSpec spec = MakeCodecSpec(ConversionTo(element));
+  const bool by_rows = channels == MatrixChannels::kRows;
+  std::vector<ChannelSquares> squares(by_rows ? matrix.rows : matrix.columns);
+  StretchEncoder encoder(element);
+  std::array<float, kStretch> decoded;
+  const auto find = [&](uint64_t band, std::vector<GroupScale>& scales) {
+    finder.Find(band, scales);
+    for (const GroupScale& group : scales) {
       result.min_scale = std::fmin(result.min_scale, group.encode);
       result.max_scale = std::fmax(result.max_scale, group.encode);
     }
   };
-  ForEachStretch(bands, 0, bands.count(), set, [&](const Stretch& stretch) { sums.Add(stretch); });
-  AddChannels(sums.squares(), result);
+  ForEachStretch(bands, 0, bands.count, find, [&](const Stretch& stretch) {
+    const float* const values = &matrix.values[stretch.first];
+    const std::span<const uint16_t> codes = encoder.Encode(stretch, values);
+    DecodeStretch(element, stretch, codes, std::span(decoded).first(stretch.count));
+    const Converted converted = {matrix.values.subspan(stretch.first, stretch.count),
+                                 encoder.scaled(), codes.data(), decoded.data()};
+    Count(spec, converted, result.stats);
+    if (by_rows) {
+      AddSquares(
+          converted, result.stats, [&](size_t) -> auto& { return squares[stretch.row]; });
+    } else {
+      AddSquares(
+          converted, result.stats, [&](size_t i) -> auto& { return squares[stretch.column + i]; });
+    }
+  });
+  AddChannels(squares, result);
   if (result.max_scale == 0) result.min_scale = 0;
   return result;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dlsim/scaled_step.h"
-
+// What the tensors of a recorded step lose in formats with scales of their own.
 #include <iterator>
 #include <utility>
 
 #include "dlsim/error.h"
-#include "dlsim/tensor_values.h"
+#include "dlsim/scaled_codec.h"
+#include "dlsim/trace.h"
 #include "src/base/parallel.h"
 #include "src/measure/step_blocks.h"
 

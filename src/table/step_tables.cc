@@ -15,9 +15,8 @@
 #include <set>
 
 #include "dlsim/measure.h"
-#include "dlsim/scaled_step.h"
 #include "src/base/parallel.h"
-#include "src/device/tabulate_on.h"
+#include "src/device/compute_device.h"
 #include "src/measure/block_loader.h"
 #include "src/measure/step_blocks.h"
 #include "src/table/tabulate.h"

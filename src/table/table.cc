@@ -261,11 +261,11 @@ class ValueSorter {
  public:
   void Add(float value) { from_[count_++] = std::rotl(std::bit_cast<uint32_t>(value), 1); }
 
-  // Returns the values, sorted: few at once, many byte by byte of their keys. Empty then.
+  // Returns the values, sorted: many byte by byte of their keys. Empty then.
   std::vector<float> Take() {
-    constexpr size_t kFew = 192;
+    constexpr size_t kFew = 48;
     if (count_ <= kFew) {
-      SortFew({from_, count_});
+      std::sort(from_, from_ + count_);
     } else {
       for (int shift = 0; shift < 32; shift += 8) {
         std::array<uint32_t, 257> places = {};

@@ -423,201 +423,33 @@ void AddChunks(const float* values, size_t count, TableSums& sums) {
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-#if HWY_TARGET == HWY_SCALAR
+// Of the loops below compilers make vectors of the target.
 
 uint32_t FiniteMagnitude(float value) {
   const uint32_t magnitude = std::bit_cast<uint32_t>(value) & ~codec::kSignBit;
-  return magnitude < codec::kInfinityBits ? magnitude : 0;
+  return magnitude & codec::MaskOf(magnitude < codec::kInfinityBits);
 }
 
 uint32_t Largest(const float* values, size_t count) {
   uint32_t largest = 0;
-  for (size_t i = 0; i < count; ++i) largest = std::max(largest, FiniteMagnitude(values[i]));
+  for (size_t i = 0; i < count; ++i) largest = codec::Max(largest, FiniteMagnitude(values[i]));
   return largest;
 }
 
-void RaiseEach(const float* values, size_t count, uint32_t* maxima) {
-  for (size_t i = 0; i < count; ++i) maxima[i] = std::max(maxima[i], FiniteMagnitude(values[i]));
-}
-
-void SortEach(const int32_t* keys, size_t count, int32_t* sorted) {
-  std::sort(sorted, std::copy(keys, keys + count, sorted));
-}
-
-// Sets the bits of the places at which an exponent is not the one before; `count`: up to 64.
-uint64_t WhereBinadesBegin(const float* values, size_t count) {
-  uint64_t places = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t change =
-        std::bit_cast<uint32_t>(values[i]) ^ std::bit_cast<uint32_t>(values[i - 1]);
-    places |= uint64_t{(change & codec::kInfinityBits) != 0} << i;
-  }
-  return places;
+void RaiseEach(const float* HWY_RESTRICT values, size_t count, uint32_t* HWY_RESTRICT maxima) {
+  for (size_t i = 0; i < count; ++i) maxima[i] = codec::Max(maxima[i], FiniteMagnitude(values[i]));
 }
 
 uint64_t SumGroup(const float* values, const ValueGroup& group, uint32_t spacing) {
+  const auto [begin, count, exponent, shift, leading] = group;
   uint64_t sum = 0;
-  for (uint32_t i = 0; i < group.count; ++i) {
-    const uint32_t mantissa =
-        std::bit_cast<uint32_t>(values[group.begin + i]) & codec::kMantissaMask;
-    const uint32_t low = (mantissa << group.shift | group.leading) & (spacing - 1);
-    const uint64_t distance = std::min(low, spacing - low);
+  for (size_t i = begin; i < begin + count; ++i) {
+    const uint32_t mantissa = std::bit_cast<uint32_t>(values[i]) & codec::kMantissaMask;
+    const uint32_t low = (mantissa << shift | leading) & (spacing - 1);
+    const uint64_t distance = codec::Min(low, spacing - low);
     sum += distance * distance;
   }
   return sum;
-}
-
-#else
-
-// The magnitudes of values, 0 unless finite; zeros behind the last.
-HWY_INLINE V FiniteMagnitudes(const float* values, size_t count) {
-  const D d;
-  alignas(64) int32_t last[kSlack] = {};
-  const auto* bits = reinterpret_cast<const int32_t*>(values);
-  if (count < hn::Lanes(d)) {
-    std::memcpy(last, values, count * sizeof(float));
-    bits = last;
-  }
-  const V magnitudes = hn::And(hn::LoadU(d, bits), hn::Set(d, 0x7FFFFFFF));
-  return hn::IfThenElseZero(hn::Lt(magnitudes, hn::Set(d, 0x7F800000)), magnitudes);
-}
-
-uint32_t Largest(const float* values, size_t count) {
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  V largest = hn::Zero(d), other = largest;
-  size_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    largest = hn::Max(largest, FiniteMagnitudes(values + i, lanes));
-    other = hn::Max(other, FiniteMagnitudes(values + i + lanes, lanes));
-  }
-  for (; i < count; i += lanes) {
-    largest = hn::Max(largest, FiniteMagnitudes(values + i, count - i));
-  }
-  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, hn::Max(largest, other))));
-}
-
-void RaiseEach(const float* values, size_t count, uint32_t* maxima) {
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  auto* const to = reinterpret_cast<int32_t*>(maxima);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(hn::Max(hn::LoadU(d, to + i), FiniteMagnitudes(values + i, lanes)), d, to + i);
-  }
-  for (; i < count; ++i) {
-    const int32_t magnitude = hn::GetLane(FiniteMagnitudes(values + i, 1));
-    to[i] = std::max(to[i], magnitude);
-  }
-}
-
-// The bits of the first values, of which there is at least one; zeros behind them.
-HWY_INLINE V LoadFirst(const float* values, size_t count) {
-  const D d;
-  const auto* const bits = reinterpret_cast<const int32_t*>(values);
-  if (count >= hn::Lanes(d)) return hn::LoadU(d, bits);
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET <= HWY_AVX3
-  return hn::MaskedLoad(hn::FirstN(d, count), d, bits);
-#else
-  alignas(64) int32_t first[kSlack] = {};
-  std::memcpy(first, values, count * sizeof(float));
-  return hn::Load(d, first);
-#endif
-}
-
-// The place of each key is the number of those that come before it: of few keys that is found
-// sooner than by sorting.
-void SortEach(const int32_t* keys, size_t count, int32_t* sorted) {
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  alignas(64) int32_t places[kSlack];
-  for (size_t begin = 0; begin < count; begin += lanes) {
-    const size_t end = std::min(begin + lanes, count);
-    const V own = hn::LoadU(d, keys + begin);
-    // Of equal keys the first comes first.
-    V larger_before = hn::Zero(d), others = larger_before;
-    for (size_t i = 0; i < begin; ++i) {
-      larger_before = CountIn(d, hn::Gt(hn::Set(d, keys[i]), own), larger_before);
-    }
-    for (size_t i = begin; i < end; ++i) {
-      const V key = hn::Set(d, keys[i]);
-      const M later = hn::Gt(hn::Iota(d, 0), hn::Set(d, static_cast<int32_t>(i - begin)));
-      const M before = hn::Or(hn::Gt(own, key), hn::And(hn::Eq(own, key), later));
-      others = CountIn(d, before, others);
-    }
-    for (size_t i = end; i < count; ++i) {
-      others = CountIn(d, hn::Gt(own, hn::Set(d, keys[i])), others);
-    }
-    const V smaller_before = hn::Sub(hn::Set(d, static_cast<int32_t>(begin)), larger_before);
-    hn::Store(hn::Add(smaller_before, others), d, places);
-    for (size_t i = begin; i < end; ++i) sorted[places[i - begin]] = keys[i];
-  }
-}
-
-uint64_t WhereBinadesBegin(const float* values, size_t count) {
-  const D d;
-  const V exponent = hn::Set(d, 0x7F800000);
-  uint64_t places = 0;
-  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-    const V change =
-        hn::Xor(LoadFirst(values + i, count - i), LoadFirst(values + i - 1, count - i));
-    places |= BitsOf(d, hn::Ne(hn::And(change, exponent), hn::Zero(d))) << i;
-  }
-  return places;
-}
-
-uint64_t SumGroup(const float* values, const ValueGroup& group, uint32_t distance) {
-  const D d;
-  const hn::RebindToUnsigned<D> du;
-  const D64 d64;
-  const auto mantissas = hn::Set(du, codec::kMantissaMask), leading = hn::Set(du, group.leading),
-             spacing = hn::Set(du, distance), below = hn::Set(du, distance - 1);
-  V64 even = hn::Zero(d64), odd = even;
-  for (uint32_t i = 0; i < group.count; i += static_cast<uint32_t>(hn::Lanes(d))) {
-    const size_t left = group.count - i;
-    const auto bits = hn::BitCast(du, LoadFirst(values + group.begin + i, left));
-    const auto mantissa = hn::ShiftLeftSame(hn::And(bits, mantissas), group.shift);
-    const auto low = hn::And(hn::Or(mantissa, leading), below);
-    const auto near = hn::IfThenElseZero(hn::FirstN(du, left), hn::Min(low, hn::Sub(spacing, low)));
-    const auto next = hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(d64, near)));
-    even = hn::Add(even, hn::MulEven(near, near));
-    odd = hn::Add(odd, hn::MulEven(next, next));
-  }
-  return SumOf(hn::Add(even, odd));
-}
-
-#endif  // HWY_TARGET == HWY_SCALAR
-
-// Adds the finite values to sums, element i to that of lane i mod kSumLanes.
-void AddToLanes(const float* values, size_t count, double* sums) {
-  const hn::CappedTag<double, kSumLanes> d64;
-  const hn::Rebind<float, decltype(d64)> d32;
-  size_t i = 0;
-  for (; i + kSumLanes <= count; i += kSumLanes) {
-    for (size_t lane = 0; lane < kSumLanes; lane += hn::Lanes(d64)) {
-      const auto v = hn::LoadU(d32, values + i + lane);
-      const auto finite = hn::IfThenElseZero(hn::IsFinite(v), v);
-      const auto sum = hn::LoadU(d64, sums + lane);
-      hn::StoreU(hn::Add(sum, hn::PromoteTo(d64, finite)), d64, sums + lane);
-    }
-  }
-  for (; i < count; ++i) sums[i % kSumLanes] += std::isfinite(values[i]) ? double{values[i]} : 0;
-}
-
-// Counts magnitudes from these bits on.
-uint64_t CountMagnitudes(const float* values, size_t count, int32_t least) {
-  const hn::ScalableTag<int32_t> d;
-  const auto below = hn::Set(d, least - 1);
-  const auto magnitude = hn::Set(d, 0x7FFFFFFF);
-  const auto* const bits = reinterpret_cast<const int32_t*>(values);
-  uint64_t found = 0;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
-    const auto v = hn::And(hn::LoadU(d, bits + i), magnitude);
-    found += hn::CountTrue(d, hn::Gt(v, below));
-  }
-  for (; i < count; ++i) found += (std::bit_cast<int32_t>(values[i]) & 0x7FFFFFFF) >= least;
-  return found;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -631,11 +463,7 @@ namespace {
 DLSIM_EXPORT(AddChunks);
 DLSIM_EXPORT(Largest);
 DLSIM_EXPORT(RaiseEach);
-DLSIM_EXPORT(SortEach);
-DLSIM_EXPORT(WhereBinadesBegin);
 DLSIM_EXPORT(SumGroup);
-DLSIM_EXPORT(AddToLanes);
-DLSIM_EXPORT(CountMagnitudes);
 
 }  // namespace
 
@@ -651,30 +479,6 @@ void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima) {
   DLSIM_DISPATCH(RaiseEach)(values.data(), values.size(), maxima);
 }
 
-void AddFinite(std::span<const float> values, std::span<double, kSumLanes> sums) {
-  DLSIM_DISPATCH(AddToLanes)(values.data(), values.size(), sums.data());
-}
-
-uint64_t CountFrom(std::span<const float> values, uint32_t magnitude) {
-  return DLSIM_DISPATCH(CountMagnitudes)(values.data(), values.size(),
-                                         static_cast<int32_t>(magnitude));
-}
-
-void SortFew(std::span<uint32_t> keys) {
-  // Signed integers in the order of the keys, with room for a vector behind them.
-  constexpr size_t kRoom = 16;
-  std::array<int32_t, TensorTable::kMostValues + kRoom> from;
-  std::array<int32_t, TensorTable::kMostValues> sorted;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    from[i] = static_cast<int32_t>(keys[i] ^ codec::kSignBit);
-  }
-  std::fill_n(from.begin() + static_cast<std::ptrdiff_t>(keys.size()), kRoom, 0);
-  DLSIM_DISPATCH(SortEach)(from.data(), keys.size(), sorted.data());
-  for (size_t i = 0; i < keys.size(); ++i) {
-    keys[i] = static_cast<uint32_t>(sorted[i]) ^ codec::kSignBit;
-  }
-}
-
 size_t FindGroups(std::span<const float> values, ValueGroup* groups) {
   if (values.empty()) return 0;
   const auto bits = [&](size_t i) { return std::bit_cast<uint32_t>(values[i]) & ~codec::kSignBit; };
@@ -688,17 +492,13 @@ size_t FindGroups(std::span<const float> values, ValueGroup* groups) {
                        biased > 0 ? codec::kImplicitBit : 0};
   };
   begin_at(0);
-  // Subnormals have but one exponent.
-  size_t i = 1;
-  for (; i < values.size() && bits(i) < codec::kImplicitBit; ++i) {
-    if (std::bit_width(bits(i)) != std::bit_width(bits(i - 1))) begin_at(i);
-  }
-  constexpr size_t kAtOnce = 64;
-  for (; i < values.size(); i += kAtOnce) {
-    const size_t some = std::min(kAtOnce, values.size() - i);
-    uint64_t places = DLSIM_DISPATCH(WhereBinadesBegin)(values.data() + i, some);
-    for (; places != 0; places &= places - 1) {
-      begin_at(i + static_cast<size_t>(std::countr_zero(places)));
+  for (size_t i = 1; i < values.size(); ++i) {
+    const uint32_t before = bits(i - 1), next = bits(i);
+    // Subnormals have but one exponent.
+    const bool is_subnormal = next < codec::kImplicitBit;
+    if (is_subnormal ? std::bit_width(before) != std::bit_width(next)
+                     : before >> 23 != next >> 23) {
+      begin_at(i);
     }
   }
   groups[count - 1].count = static_cast<uint32_t>(values.size()) - groups[count - 1].begin;

@@ -90,16 +90,6 @@ struct TableSums {
   void AddMagnitude(uint32_t bits);
 };
 
-// Adds the finite values of a chunk to the sums of its lanes; see kSumLanes.
-void AddFinite(std::span<const float> values, std::span<double, kSumLanes> sums);
-
-// Returns how many values have a magnitude from these bits on, NaN included.
-uint64_t CountFrom(std::span<const float> values, uint32_t magnitude);
-
-// Sorts keys, of which there are at most TensorTable::kMostValues, in a time that grows with the
-// square of their number.
-void SortFew(std::span<uint32_t> keys);
-
 // Values of a list that ascends by magnitude, in one binade. Their significands are those of
 // float32, shifted and with the leading bit.
 struct ValueGroup {

@@ -11,7 +11,7 @@
 #include "dlsim/measure.h"
 #include "src/base/check.h"
 #include "src/base/float_environment.h"
-#include "src/measure/load_floats.h"
+#include "src/measure/block_loader.h"
 #include "src/trace/layout.h"
 #include "src/trace/metadata.h"
 #include "src/trace/recording.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "dlsim/simd.h"
+#include "dlsim/convert.h"
 #include "tests/support/run_command.h"
 
 namespace dlsim {

@@ -128,32 +128,6 @@ TEST_P(CodecOfFormat, AgreesWithDoubleArithmeticOnASampleOfAllInputs) {
   }
 }
 
-TEST_P(CodecOfFormat, PlainQuantizationEqualsEncodeThenDecode) {
-  const Format& f = GetParam().format;
-  const CodecSpec spec = MakeCodecSpec({f});
-  if (!spec.gradual) GTEST_SKIP() << "for formats with subnormals";
-  std::vector<uint32_t> inputs = BoundaryBits(f);
-  for (const uint32_t bits : StratifiedBits(40009)) inputs.push_back(bits);
-  const auto expect_equal = [&]<Rounding kMode>(uint32_t bits) {
-    const uint32_t magnitude = bits & 0x7FFFFFFF, random = bits * 2654435761u;
-    const bool plain = magnitude >= spec.plain_min_bits && magnitude <= spec.plain_max_bits;
-    if (!plain && magnitude != 0) return;
-    const uint32_t quantized =
-        scalar::QuantizePlain<kMode>(ScalarLanes(), spec, magnitude, magnitude != bits, random);
-    const uint32_t code = EncodeWith<kMode>(spec, bits, random).code;
-    ASSERT_EQ(quantized, Decode(spec, code) & 0x7FFFFFFF) << std::hex << bits;
-  };
-  for (const uint32_t bits : inputs) {
-    expect_equal.template operator()<Rounding::kNearestEven>(bits);
-    expect_equal.template operator()<Rounding::kTowardZero>(bits);
-    expect_equal.template operator()<Rounding::kNearestAway>(bits);
-    expect_equal.template operator()<Rounding::kTowardPositive>(bits);
-    expect_equal.template operator()<Rounding::kTowardNegative>(bits);
-    expect_equal.template operator()<Rounding::kStochastic>(bits);
-    if (HasFatalFailure()) return;
-  }
-}
-
 TEST_P(CodecOfFormat, NanKeepsSignAndTopMantissaBitsAndBecomesQuiet) {
   const Format& f = GetParam().format;
   const CodecSpec spec = MakeCodecSpec({f});

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/simd.h"
 #include "src/base/cache_size.h"
 #include "src/codec/stores.h"
 #include "tests/support/boundaries.h"

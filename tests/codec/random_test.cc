@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "dlsim/simd.h"
+#include "dlsim/convert.h"
 #include "tests/support/on_target.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,16 +21,14 @@ namespace dlsim {
 namespace HWY_NAMESPACE {
 
 void FillPlaneOf(const RandomStream& random, uint64_t first, uint32_t plane, uint16_t* halves) {
-  RandomRun run;
-  FillPlane(random, first, plane, run.high);
-  std::copy_n(run.high, kRandomRun, halves);
+  std::copy_n(PlaneOf(random, first, plane).of, kRandomRun, halves);
 }
 
 // Returns the block of a counter, computed as number `place` of those computed together.
-PhiloxBlock<uint32_t> BlockOf(const PhiloxBlock<uint32_t>& counter, uint64_t key, size_t place) {
+PhiloxBlock BlockOf(const PhiloxBlock& counter, uint64_t key, size_t place) {
 #if HWY_TARGET == HWY_SCALAR
   (void)place;
-  return scalar::Philox4x32(ScalarLanes(), counter, key);
+  return Philox4x32(counter, key);
 #else
   const PhiloxPlane philox({key, counter.word[2]}, counter.word[1], counter.word[3]);
   auto blocks = hn::Iota(U64Tag(), counter.word[0] - place);
@@ -73,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, RandomOnTarget, testing::ValuesIn(SupportedSim
 
 TEST_P(RandomOnTarget, MatchesThePublishedKnownAnswers) {
   struct Case {
-    PhiloxBlock<uint32_t> counter;
+    PhiloxBlock counter;
     uint64_t key;
     uint32_t expected[4];
   };
@@ -108,10 +106,8 @@ TEST_P(RandomOnTarget, RunsEqualTheReference) {
 
 TEST(Philox, ElementsTakeTheHalvesOfTheirBlockInOrder) {
   const RandomStream random = {42, 3};
-  const auto plane0 =
-      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 0}}, random.seed);
-  const auto plane1 =
-      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 1}}, random.seed);
+  const PhiloxBlock plane0 = Philox4x32({{5, 0, 3, 0}}, random.seed);
+  const PhiloxBlock plane1 = Philox4x32({{5, 0, 3, 1}}, random.seed);
   EXPECT_EQ(RandomBits(random, 40), (plane0.word[0] << 16) | (plane1.word[0] & 0xFFFF));
   EXPECT_EQ(RandomBits(random, 47), (plane0.word[3] & 0xFFFF0000) | (plane1.word[3] >> 16));
 }

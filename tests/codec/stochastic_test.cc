@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/simd.h"
 #include "tests/support/boundaries.h"
 #include "tests/support/formats_under_test.h"
 

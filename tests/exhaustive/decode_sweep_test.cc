@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/simd.h"
 #include "tests/exhaustive/breakpoint_oracle.h"
 #include "tests/exhaustive/progress.h"
 #include "tests/exhaustive/proof_formats.h"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/simd.h"
 #include "src/base/parallel.h"
 #include "tests/exhaustive/breakpoint_oracle.h"
 #include "tests/exhaustive/progress.h"

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dlsim/simd.h"
+#include "dlsim/convert.h"
 #include "src/base/parallel.h"
 #include "tests/exhaustive/breakpoint_oracle.h"
 #include "tests/exhaustive/f16c.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/gpu/convert.h"
+#include "dlsim/gpu/kernels.h"
 #include "gpu/encode/convert_body.h"
 #include "tests/exhaustive/proof_formats.h"
 #include "tests/gpu/elements.h"

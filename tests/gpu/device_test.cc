@@ -15,13 +15,11 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
-#include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
-#include "dlsim/gpu/tabulate.h"
+#include "dlsim/gpu/kernels.h"
 #include "dlsim/table.h"
 #include "gpu/base/device_buffer.h"
 #include "src/device/compute_device.h"
-#include "src/device/tabulate_on.h"
 #include "tests/exhaustive/proof_formats.h"
 #include "tests/gpu/device_traces.h"
 #include "tests/gpu/elements.h"
@@ -123,11 +121,12 @@ TEST_F(HostArrays, AreConvertedAsTheCpuDoes) {
   const std::vector<float> values = ManyValues((size_t{1} << 22) + 100, 1);
   const ArrayConversion how = {.conversion = {kFp16, Rounding::kStochastic}, .random = {5, 6}};
   std::vector<uint16_t> codes(values.size()), expected(values.size());
-  device_->Encode(how, DType::kF32, std::as_bytes(std::span(values)), codes);
+  device_->Encode(how, DType::kF32, std::as_bytes(std::span(values)),
+                  std::as_writable_bytes(std::span(codes)));
   EncodeArray(how, values, std::span<uint16_t>(expected));
   EXPECT_EQ(codes, expected);
   std::vector<float> decoded(values.size()), expected_values(values.size());
-  device_->Decode(kFp16, std::span<const uint16_t>(codes), decoded);
+  device_->Decode(kFp16, std::as_bytes(std::span(codes)), decoded);
   DecodeArray(kFp16, std::span<const uint16_t>(codes), expected_values);
   EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(decoded)),
                                  std::as_bytes(std::span(expected_values))));

@@ -12,7 +12,7 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/measure.h"
-#include "src/measure/load_floats.h"
+#include "src/measure/block_loader.h"
 
 namespace dlsim::gpu {
 

@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/tabulate.h"
+#include "dlsim/gpu/kernels.h"
 #include "gpu/base/check_cuda.h"
 #include "gpu/base/device_buffer.h"
 #include "src/base/parallel.h"

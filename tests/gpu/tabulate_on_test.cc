@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step that a device tabulates gives the tables of the CPU. The device here is the host, which
 // adds value by value.
-#include "src/device/tabulate_on.h"
+#include "src/device/compute_device.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dlsim/measure.h"
-#include "src/measure/load_floats.h"
+#include "src/measure/block_loader.h"
 #include "tests/gpu/device_traces.h"
 
 namespace dlsim {
@@ -58,11 +58,8 @@ class HostDevice final : public ComputeDevice {
   }
 
   void Encode(const ArrayConversion&, DType, std::span<const std::byte>,
-              std::span<uint16_t>) override {}
-  void Encode(const ArrayConversion&, DType, std::span<const std::byte>,
-              std::span<uint32_t>) override {}
-  void Decode(const Format&, std::span<const uint16_t>, std::span<float>) override {}
-  void Decode(const Format&, std::span<const uint32_t>, std::span<float>) override {}
+              std::span<std::byte>) override {}
+  void Decode(const Format&, std::span<const std::byte>, std::span<float>) override {}
 };
 
 std::vector<TensorTable> WithoutChannels(std::vector<TensorTable> tables) {

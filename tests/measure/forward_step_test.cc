@@ -9,7 +9,7 @@
 
 #include "dlsim/measure_step.h"
 #include "dlsim/step_tables.h"
-#include "dlsim/tensor_values.h"
+#include "dlsim/trace.h"
 #include "src/trace/tensor_rules.h"
 #include "tests/support/special_values.h"
 #include "tests/support/trace_builder.h"

@@ -11,11 +11,12 @@
 #include <limits>
 #include <vector>
 
-#include "dlsim/simd.h"
-#include "src/measure/measure_element.h"
+#include "dlsim/convert.h"
+#include "src/measure/measure_chunk.h"
 #include "tests/support/boundaries.h"
 #include "tests/support/formats_under_test.h"
 #include "tests/support/gradient_like.h"
+#include "tests/support/measure_reference.h"
 #include "tests/support/on_target.h"
 #include "tests/support/same_stats.h"
 
@@ -126,7 +127,7 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceOnFiniteChunksAtEveryScale) {
 
 TEST_P(MeasureOnTarget, EqualsTheReferenceOnFiniteBoundariesOfEveryFormat) {
   for (const NamedFormat& format : FormatsUnderTest()) {
-    const uint32_t overflow_free = MakeCodecSpec({format.format}).plain_max_bits;
+    const uint32_t overflow_free = MakeCodecSpec({format.format}).max_bits;
     for (const int k : {0, 1, -3, 15}) {
       std::vector<float> values;
       for (const uint32_t bits : BoundaryBits(format.format)) {

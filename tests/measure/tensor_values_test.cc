@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dlsim/tensor_values.h"
+#include "dlsim/trace.h"
 
 #include <gtest/gtest.h>
 

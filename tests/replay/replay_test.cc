@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "dlsim/convert.h"
 #include "dlsim/measure.h"
 #include "dlsim/sim/policies.h"
-#include "dlsim/simd.h"
 #include "sim/policies/policy.h"
 #include "sim/replay/simulation.h"
 #include "sim/replay/step_sources.h"

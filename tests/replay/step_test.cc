@@ -22,7 +22,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/measure.h"
-#include "dlsim/tensor_values.h"
+#include "dlsim/trace.h"
 #include "sim/replay/finite_test.h"
 #include "tests/support/changed_trace.h"
 #include "tests/support/same_measurement.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/tensor_values.h"
+#include "dlsim/trace.h"
 #include "tests/support/trace_builder.h"
 
 namespace dlsim {

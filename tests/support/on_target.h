@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "dlsim/simd.h"
+#include "dlsim/convert.h"
 
 namespace dlsim {
 

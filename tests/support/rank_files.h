@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/tensor_values.h"
+#include "dlsim/trace.h"
 #include "tests/support/trace_test_util.h"
 
 namespace dlsim {

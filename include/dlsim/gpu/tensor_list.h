@@ -10,9 +10,13 @@
 #include <string_view>
 
 #include "dlsim/dtype.h"
-#include "dlsim/gpu/stream.h"
+
+// CUDA's own name, so that public headers need no CUDA header.
+struct CUstream_st;
 
 namespace dlsim::gpu {
+
+using Stream = CUstream_st*;  // cudaStream_t; null is the default stream
 
 // An array in device memory that the caller owns.
 struct DeviceTensor {

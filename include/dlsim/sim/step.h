@@ -18,7 +18,7 @@
 
 #include "dlsim/measure_step.h"
 #include "dlsim/profile.h"
-#include "dlsim/scaled_step.h"
+#include "dlsim/scaled_codec.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/step_tables.h"
 #include "dlsim/trace.h"

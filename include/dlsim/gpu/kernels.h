@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts arrays in device memory. Equal, bit for bit, to Encode and Decode of codec.h on each
-// element, and so to EncodeArray and DecodeArray on the CPU. Calls only launch on the stream: they
-// neither allocate nor wait, and can be captured in a CUDA graph.
+// Converts and tabulates arrays in device memory. Codes, values and tables are those that
+// EncodeArray, DecodeArray and Tabulate give on the CPU, bit for bit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/gpu/stream.h"
 #include "dlsim/gpu/tensor_list.h"
+#include "dlsim/table.h"
 
 namespace dlsim::gpu {
 
 // The size of a code in memory: 2 bytes for formats of at most 16 bits, else 4.
 constexpr size_t CodeBytes(const Format& format) { return CodeBits(format) <= 16 ? 2 : 4; }
+
+// Conversions only launch on the stream: they neither allocate nor wait, and can be captured in a
+// CUDA graph.
 
 // Encodes the values of one tensor into its `codes`. Its `grad_scale` is applied first; then values
 // are multiplied by how.scale in float32. The random bits are those of how.random and
@@ -27,5 +31,10 @@ void Encode(const ArrayConversion& how, const TensorList& tensors, Stream stream
 
 // Decodes `count` codes of CodeBytes(format) each.
 void Decode(const Format& format, const void* codes, float* values, uint64_t count, Stream stream);
+
+// Returns the table of each tensor, after the work that is in the stream. Memory is of the current
+// device. Allocates, and waits for the results. Throws Error that names the call if an argument is
+// wrong or a launch fails.
+std::vector<TensorTable> Tabulate(std::span<const DeviceTensor> tensors, Stream stream);
 
 }  // namespace dlsim::gpu

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "gpu/encode/encode_kernel.cuh"
-
-namespace dlsim::gpu {
-
-template void LaunchEncodeTo<kFp16>(const EncodeJob&, const Conversion&, Stream);
-
-}  // namespace dlsim::gpu
