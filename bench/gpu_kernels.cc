@@ -17,7 +17,7 @@
 #include "dlsim/gpu/kernels.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/base/device_code.h"
-#include "gpu/tabulate/tabulate.h"
+#include "gpu/device/cuda_device.h"
 #include "src/device/compute_device.h"
 
 namespace dlsim::bench {

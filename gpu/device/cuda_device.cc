@@ -11,7 +11,6 @@
 #include "dlsim/gpu/kernels.h"
 #include "gpu/base/check_cuda.h"
 #include "gpu/base/device_code.h"
-#include "gpu/tabulate/tabulate.h"
 #include "src/base/parallel.h"
 #include "src/measure/block_loader.h"
 

@@ -5,14 +5,22 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 
 #include "gpu/base/device_buffer.h"
+#include "gpu/base/device_code.h"
 #include "src/device/compute_device.h"
 
 namespace dlsim::gpu {
+
+// Adds pieces to tables[Piece::tensor]; both are on the device, and tables are 0 before the first
+// call. Pieces of a table follow each other, best sorted by type. `scale` multiplies each value in
+// float32 after Piece::inverse_grad_scale, unless it is 1.
+void LaunchTabulate(const Piece* pieces, uint32_t piece_count, float scale, TableSums* tables,
+                    Stream stream);
 
 // One of the buffers, with a stream of its own.
 class Slot {

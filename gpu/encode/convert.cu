@@ -9,7 +9,6 @@
 
 #include "dlsim/error.h"
 #include "gpu/base/check_cuda.h"
-#include "gpu/base/launch.h"
 #include "gpu/encode/convert_body.h"
 
 namespace dlsim::gpu {

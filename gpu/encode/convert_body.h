@@ -123,24 +123,17 @@ DLSIM_HOST_DEVICE inline uint32_t RoundMagnitude(uint32_t bits) {
   }
 }
 
-enum class Nan { kEncode, kIgnore };
-
-// Applies the rules of BoundMagnitude and EncodeMagnitude of codec.h to a rounded magnitude, but
-// for the one of subnormals, which Flush applies, and for NaN if it is to be ignored.
-template <Rounding kRounding, Nan kNan, Format kFormat>
-DLSIM_HOST_DEVICE inline EncodeResult Finish(const TunedCodec<kFormat>& codec, uint32_t bits,
-                                             uint32_t rounded) {
+// Returns the code of a rounded magnitude: applies the rules of BoundMagnitude and EncodeBits of
+// codec.h, but for the one of subnormals, which Flush applies.
+template <Rounding kRounding, Format kFormat>
+DLSIM_HOST_DEVICE inline uint32_t Finish(const TunedCodec<kFormat>& codec, uint32_t bits,
+                                         uint32_t rounded) {
   constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
   const uint32_t past_max = StaysFinite<kRounding>(bits) ? kSpec.max_code : codec.overflow_code;
-  uint32_t code = Min(rounded, past_max);
-  const uint32_t magnitude = bits & ~codec::kSignBit;
-  if constexpr (kNan == Nan::kEncode) {
-    const uint32_t nan = ((bits >> kSpec.dropped_bits) & MagnitudeMask(kFormat)) | kSpec.nan_code;
-    code = magnitude > codec::kInfinityBits ? nan : code;
-  }
+  const uint32_t nan = ((bits >> kSpec.dropped_bits) & MagnitudeMask(kFormat)) | kSpec.nan_code;
+  const bool is_nan = (bits & ~codec::kSignBit) > codec::kInfinityBits;
   const uint32_t sign = (bits >> kSpec.sign_shift) & (codec::kSignBit >> kSpec.sign_shift);
-  const bool beyond = rounded > kSpec.max_code && magnitude < codec::kInfinityBits;
-  return {sign | code, beyond && past_max == codec.overflow_code};
+  return sign | (is_nan ? nan : Min(rounded, past_max));
 }
 
 // Returns the code with a subnormal made zero, if the policy is so.
@@ -169,10 +162,6 @@ DLSIM_HOST_DEVICE inline uint32_t FixedPoint(uint32_t bits) {
 
 }  // namespace tuned
 
-// Encodes single elements on the device: equal to Encode of codec.h for every input, which tests
-// prove on the host for all 2^32 of them. Formats known at compile time get a shorter form of the
-// rounding, the part of codec.h that takes most instructions.
-
 // A conversion to any format, known at run time only but for the rounding mode.
 struct AnyCodec {
   CodecSpec values;
@@ -180,20 +169,8 @@ struct AnyCodec {
   DLSIM_HOST_DEVICE constexpr const CodecSpec& spec() const { return values; }
 };
 
-// Encodes one element; not for stochastic rounding.
-template <Rounding kRounding, Format kFormat>
-DLSIM_HOST_DEVICE inline EncodeResult EncodeElement(const TunedCodec<kFormat>& codec,
-                                                    uint32_t bits) {
-  const uint32_t rounded = tuned::RoundMagnitude<kFormat, kRounding>(bits);
-  EncodeResult result = tuned::Finish<kRounding, tuned::Nan::kEncode>(codec, bits, rounded);
-  result.code = tuned::Flush(codec, result.code);
-  return result;
-}
-
-template <Rounding kRounding>
-DLSIM_HOST_DEVICE inline EncodeResult EncodeElement(const AnyCodec& codec, uint32_t bits) {
-  return EncodeWith<kRounding>(codec.spec(), bits, 0);
-}
+// Encodes groups on the device: equal to Encode of codec.h for every input, which tests prove on
+// the host for all 2^32 of them.
 
 // Elements that share a Philox block; their indices in the random stream begin at a multiple of 8.
 inline constexpr uint32_t kGroup = static_cast<uint32_t>(kElementsPerPhiloxBlock);
@@ -216,36 +193,33 @@ DLSIM_HOST_DEVICE inline uint32_t RandomHalf(const PhiloxBlock& plane, uint32_t 
 // Encodes a group with stochastic rounding. The high half of the random bits is added to the
 // fraction of FixedPoint and carries into the code. What was cut from the fraction and the low half
 // are below one unit each: that unit matters only if the sum's fraction is all ones, once in 65536
-// times. A group with such an element is left to the definition, as is one with NaN.
+// times. A group with such an element is left to the definition.
 template <Format kFormat>
 DLSIM_HOST_DEVICE inline void EncodeStochastic(const TunedCodec<kFormat>& codec,
                                                const RandomStream& random, uint64_t index,
                                                const uint32_t (&bits)[kGroup],
-                                               EncodeResult (&results)[kGroup]) {
+                                               uint32_t (&codes)[kGroup]) {
   constexpr uint32_t kUndecided = 0xFFFF;
   constexpr bool kCuts = MakeCodecSpec({kFormat}).min_normal_bits != 0;
   const PhiloxBlock plane = RandomPlane(random, index, 0);
-  uint32_t largest = 0, largest_fraction = 0;
+  uint32_t largest_fraction = 0;
   for (uint32_t i = 0; i < kGroup; ++i) {
     const uint32_t sum = tuned::FixedPoint<kFormat>(bits[i]) + RandomHalf(plane, i);
-    largest = tuned::Max(largest, bits[i] & ~codec::kSignBit);
     largest_fraction = tuned::Max(largest_fraction, sum << 16);
-    results[i] =
-        tuned::Finish<Rounding::kStochastic, tuned::Nan::kIgnore>(codec, bits[i], sum >> 16);
+    codes[i] = tuned::Finish<Rounding::kStochastic>(codec, bits[i], sum >> 16);
   }
-  const bool undecided = kCuts && largest_fraction >> 16 == kUndecided;
-  if (undecided || largest > codec::kInfinityBits) {
+  if (kCuts && largest_fraction >> 16 == kUndecided) {
     const PhiloxBlock low_plane = RandomPlane(random, index, 1);
     for (uint32_t i = 0; i < kGroup; ++i) {
       const uint32_t word = RandomHalf(plane, i) << 16 | RandomHalf(low_plane, i);
-      results[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word);
+      codes[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word).code;
     }
   }
 }
 
 DLSIM_HOST_DEVICE inline void EncodeStochastic(const AnyCodec& codec, const RandomStream& random,
                                                uint64_t index, const uint32_t (&bits)[kGroup],
-                                               EncodeResult (&results)[kGroup]) {
+                                               uint32_t (&codes)[kGroup]) {
   bool needs_low = false;
   for (uint32_t i = 0; i < kGroup; ++i) needs_low |= NeedsLowRandomBits(codec.spec(), bits[i]);
   const PhiloxBlock high = RandomPlane(random, index, 0);
@@ -253,7 +227,7 @@ DLSIM_HOST_DEVICE inline void EncodeStochastic(const AnyCodec& codec, const Rand
   if (needs_low) low = RandomPlane(random, index, 1);
   for (uint32_t i = 0; i < kGroup; ++i) {
     const uint32_t word = RandomHalf(high, i) << 16 | RandomHalf(low, i);
-    results[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word);
+    codes[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word).code;
   }
 }
 
@@ -262,52 +236,31 @@ template <Rounding kRounding, Format kFormat>
 DLSIM_HOST_DEVICE inline void EncodeGroup(const TunedCodec<kFormat>& codec,
                                           const RandomStream& random, uint64_t index,
                                           const uint32_t (&bits)[kGroup],
-                                          EncodeResult (&results)[kGroup]) {
+                                          uint32_t (&codes)[kGroup]) {
   if constexpr (kRounding == Rounding::kStochastic) {
-    EncodeStochastic(codec, random, index, bits, results);
+    EncodeStochastic(codec, random, index, bits, codes);
   } else {
     for (uint32_t i = 0; i < kGroup; ++i) {
       const uint32_t rounded = tuned::RoundMagnitude<kFormat, kRounding>(bits[i]);
-      results[i] = tuned::Finish<kRounding, tuned::Nan::kEncode>(codec, bits[i], rounded);
+      codes[i] = tuned::Finish<kRounding>(codec, bits[i], rounded);
     }
   }
   // Asked once for all: the usual policy needs no instruction per element.
   if (codec.flush_below != 0) {
-    for (uint32_t i = 0; i < kGroup; ++i) results[i].code = tuned::Flush(codec, results[i].code);
+    for (uint32_t i = 0; i < kGroup; ++i) codes[i] = tuned::Flush(codec, codes[i]);
   }
 }
 
 template <Rounding kRounding>
 DLSIM_HOST_DEVICE inline void EncodeGroup(const AnyCodec& codec, const RandomStream& random,
                                           uint64_t index, const uint32_t (&bits)[kGroup],
-                                          EncodeResult (&results)[kGroup]) {
+                                          uint32_t (&codes)[kGroup]) {
   if constexpr (kRounding == Rounding::kStochastic) {
-    EncodeStochastic(codec, random, index, bits, results);
+    EncodeStochastic(codec, random, index, bits, codes);
   } else {
-    for (uint32_t i = 0; i < kGroup; ++i) results[i] = EncodeElement<kRounding>(codec, bits[i]);
-  }
-}
-
-// Returns RandomBits(random, index) without an index into registers.
-DLSIM_HOST_DEVICE inline uint32_t RandomWord(const RandomStream& random, uint64_t index) {
-  const uint32_t place = static_cast<uint32_t>(index % kElementsPerPhiloxBlock);
-  uint32_t bits = 0;
-  for (uint32_t plane = 0; plane < 2; ++plane) {
-    const auto [word] = RandomPlane(random, index, plane);
-    const uint32_t first = place < 2 ? word[0] : word[1], last = place < 6 ? word[2] : word[3];
-    bits = bits << 16 | ((place < 4 ? first : last) >> (16 * (place % 2)) & 0xFFFF);
-  }
-  return bits;
-}
-
-// Encodes an element with its `index` in the random stream, by itself.
-template <Rounding kRounding, class Codec>
-DLSIM_HOST_DEVICE inline EncodeResult EncodeSingle(const Codec& codec, const RandomStream& random,
-                                                   uint64_t index, uint32_t bits) {
-  if constexpr (kRounding == Rounding::kStochastic) {
-    return EncodeWith<kRounding>(codec.spec(), bits, RandomWord(random, index));
-  } else {
-    return EncodeElement<kRounding>(codec, bits);
+    for (uint32_t i = 0; i < kGroup; ++i) {
+      codes[i] = EncodeWith<kRounding>(codec.spec(), bits[i], 0).code;
+    }
   }
 }
 
@@ -384,16 +337,13 @@ DLSIM_HOST_DEVICE inline void EncodeTile(const EncodeJob& job, const Codec& code
   DLSIM_UNROLL
   for (uint32_t i = 0; i < kThreadGroups; ++i) {
     const uint64_t index = job.first_index + tile.first_index + GroupBegin(thread, i);
-    EncodeResult results[kGroup];
-    EncodeGroup<kRounding>(codec, random, index, bits[i], results);
     uint32_t codes[kGroup];
-    DLSIM_UNROLL
-    for (uint32_t j = 0; j < kGroup; ++j) codes[j] = results[j].code;
+    EncodeGroup<kRounding>(codec, random, index, bits[i], codes);
     StoreGroup(codes, static_cast<Code*>(tile.codes) + GroupBegin(thread, i));
   }
 }
 
-// Encodes any tile, element by element.
+// Encodes any tile, element by element and by the definition.
 template <Rounding kRounding, class Code, class Codec>
 DLSIM_HOST_DEVICE inline void EncodeElements(const EncodeJob& job, const Codec& codec,
                                              const Piece& tile, uint32_t thread) {
@@ -403,7 +353,8 @@ DLSIM_HOST_DEVICE inline void EncodeElements(const EncodeJob& job, const Codec& 
     const uint32_t bits = BitCast<uint32_t>(LoadValue(tile, i));
     const uint64_t index = job.first_index + tile.first_index + i;
     const uint32_t scaled = ScaleBits(bits, job.scale);
-    const uint32_t code = EncodeSingle<kRounding>(codec, random, index, scaled).code;
+    const uint32_t word = kRounding == Rounding::kStochastic ? RandomBits(random, index) : 0;
+    const uint32_t code = EncodeWith<kRounding>(codec.spec(), scaled, word).code;
     static_cast<Code*>(tile.codes)[i] = static_cast<Code>(code);
   }
 }

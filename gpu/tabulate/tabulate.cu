@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/tabulate/tabulate.h"
-
+// The kernel that tabulates, and its launcher.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
 #include "gpu/base/check_cuda.h"
-#include "gpu/base/launch.h"
+#include "gpu/device/cuda_device.h"
 #include "gpu/tabulate/tabulate_body.h"
 
 namespace dlsim::gpu {

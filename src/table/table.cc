@@ -81,7 +81,22 @@ class ValueGroups {
   // Takes another list.
   void Find(std::span<const float> values) {
     values_ = values;
-    count_ = values.empty() ? 0 : FindGroups(values, groups_.data());
+    count_ = 0;
+    // Subnormals of float32 have but one biased exponent: the bits of the mantissa tell theirs.
+    const auto exponent_of = [](uint32_t magnitude) {
+      const auto biased = static_cast<int>(magnitude >> 23);
+      return biased > 0 ? biased - 127 : std::bit_width(magnitude) - 150;
+    };
+    for (uint32_t i = 0; i < values.size(); ++i) {
+      const uint32_t magnitude = MagnitudeOf(values[i]);
+      const int exponent = exponent_of(magnitude);
+      if (count_ == 0 || groups_[count_ - 1].exponent != exponent) {
+        const bool normal = magnitude >= codec::kImplicitBit;
+        groups_[count_++] = {i, 0, exponent, normal ? 0 : -126 - exponent,
+                             normal ? codec::kImplicitBit : 0};
+      }
+      ++groups_[count_ - 1].count;
+    }
     std::fill_n(known_.begin(), count_, uint16_t{0});
   }
 

@@ -479,32 +479,6 @@ void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima) {
   DLSIM_DISPATCH(RaiseEach)(values.data(), values.size(), maxima);
 }
 
-size_t FindGroups(std::span<const float> values, ValueGroup* groups) {
-  if (values.empty()) return 0;
-  const auto bits = [&](size_t i) { return std::bit_cast<uint32_t>(values[i]) & ~codec::kSignBit; };
-  size_t count = 0;
-  const auto begin_at = [&](size_t i) {
-    if (count > 0) groups[count - 1].count = static_cast<uint32_t>(i) - groups[count - 1].begin;
-    const uint32_t magnitude = bits(i);
-    const auto biased = static_cast<int>(magnitude >> 23);
-    const int shift = biased > 0 ? 0 : std::countl_zero(magnitude) - 8;
-    groups[count++] = {static_cast<uint32_t>(i), 0, std::max(biased, 1) - 127 - shift, shift,
-                       biased > 0 ? codec::kImplicitBit : 0};
-  };
-  begin_at(0);
-  for (size_t i = 1; i < values.size(); ++i) {
-    const uint32_t before = bits(i - 1), next = bits(i);
-    // Subnormals have but one exponent.
-    const bool is_subnormal = next < codec::kImplicitBit;
-    if (is_subnormal ? std::bit_width(before) != std::bit_width(next)
-                     : before >> 23 != next >> 23) {
-      begin_at(i);
-    }
-  }
-  groups[count - 1].count = static_cast<uint32_t>(values.size()) - groups[count - 1].begin;
-  return count;
-}
-
 uint64_t SumErrors(const float* values, const ValueGroup& group, uint32_t spacing) {
   return DLSIM_DISPATCH(SumGroup)(values, group, spacing);
 }

@@ -99,10 +99,6 @@ struct ValueGroup {
   uint32_t leading;
 };
 
-// Writes the groups of nonzero finite values, at most as many as there are values, and returns how
-// many.
-size_t FindGroups(std::span<const float> values, ValueGroup* groups);
-
 // Returns the sum of the squared distances of the significands of a group to the nearest multiple
 // of a spacing, a power of two. At kNothingNear that is the sum of their squares.
 uint64_t SumErrors(const float* values, const ValueGroup& group, uint32_t spacing);

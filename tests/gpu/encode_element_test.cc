@@ -22,18 +22,18 @@ constexpr RandomStream kRandom = {0x0123456789ABCDEF, 7};
 
 // Encodes groups from `index` on.
 using Encoder = void (*)(const Conversion&, uint64_t index, const uint32_t (&bits)[kGroup],
-                         EncodeResult (&results)[kGroup]);
+                         uint32_t (&codes)[kGroup]);
 
 template <Format kFormat, Rounding kRounding>
 void EncodeTuned(const Conversion& conversion, uint64_t index, const uint32_t (&bits)[kGroup],
-                 EncodeResult (&results)[kGroup]) {
-  EncodeGroup<kRounding>(MakeTunedCodec<kFormat>(conversion), kRandom, index, bits, results);
+                 uint32_t (&codes)[kGroup]) {
+  EncodeGroup<kRounding>(MakeTunedCodec<kFormat>(conversion), kRandom, index, bits, codes);
 }
 
 template <Rounding kRounding>
 void EncodeAny(const Conversion& conversion, uint64_t index, const uint32_t (&bits)[kGroup],
-               EncodeResult (&results)[kGroup]) {
-  EncodeGroup<kRounding>(AnyCodec{MakeCodecSpec(conversion)}, kRandom, index, bits, results);
+               uint32_t (&codes)[kGroup]) {
+  EncodeGroup<kRounding>(AnyCodec{MakeCodecSpec(conversion)}, kRandom, index, bits, codes);
 }
 
 template <Rounding kRounding>
@@ -67,18 +67,16 @@ uint64_t Differences(const Conversion& conversion, Encoder encode, uint64_t inde
                      const uint32_t (&bits)[kGroup]) {
   const CodecSpec spec = MakeCodecSpec(conversion);
   const bool stochastic = conversion.rounding == Rounding::kStochastic;
-  EncodeResult results[kGroup];
-  encode(conversion, index, bits, results);
+  uint32_t codes[kGroup];
+  encode(conversion, index, bits, codes);
   uint64_t differences = 0;
   for (uint32_t i = 0; i < kGroup; ++i) {
     const uint32_t random = stochastic ? RandomBits(kRandom, index + i) : 0;
-    const EncodeResult expected = Encode(spec, conversion.rounding, bits[i], random);
-    const EncodeResult actual = results[i];
-    if (expected.code == actual.code && expected.overflows == actual.overflows) continue;
+    const uint32_t expected = Encode(spec, conversion.rounding, bits[i], random).code;
+    if (expected == codes[i]) continue;
     if (differences++ == 0) {
       ADD_FAILURE() << std::hex << "input " << bits[i] << " random bits " << random << ": code "
-                    << actual.code << " overflows " << actual.overflows << ", expected "
-                    << expected.code << " " << expected.overflows;
+                    << codes[i] << ", expected " << expected;
     }
   }
   return differences;
