@@ -55,13 +55,13 @@ std::string PathTable(const ScalerRun& run) {
 }
 
 // The words of `dlsim scaler --list` for it.
-std::string_view TextOf(CheckpointContent content) {
+std::string_view TextOf(Kept content) {
   switch (content) {
-    case CheckpointContent::kFull:
+    case Kept::kAll:
       return "its whole state";
-    case CheckpointContent::kScaleOnly:
+    case Kept::kScale:
       return "the scale only";
-    case CheckpointContent::kNothing:
+    case Kept::kNothing:
       return "nothing";
   }
   return "";

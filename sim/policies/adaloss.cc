@@ -95,7 +95,7 @@ PolicyInfo AdaLossPolicy() {
        .aliases = {"ada-loss", "ada_loss"},
        .summary = "adaptive loss scaling: each gradient's factor from its own spread",
        .rules = {.finite_test = FiniteTest::kElementwise, .granularity = ScaleGranularity::kTensor},
-       .checkpoint = CheckpointContent::kNothing},
+       .checkpoint = Kept::kNothing},
       {Row(&Config::u_min, "u_min", {}, "6e-8", "magnitudes below this underflow"),
        Row(&Config::u_max, "u_max", {"max"}, "65504", "magnitudes above this overflow"),
        Row(&Config::n_uf, "n_uf_threshold", {"n_uf"}, "1e-3",

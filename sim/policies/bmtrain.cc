@@ -75,7 +75,7 @@ PolicyInfo BmtrainPolicy() {
       {.name = "bmtrain",
        .summary = "BMTrain's OptimManager; its checkpoint keeps only the scale",
        .rules = {.finite_test = FiniteTest::kElementwise},
-       .checkpoint = CheckpointContent::kScaleOnly},
+       .checkpoint = Kept::kScale},
       {Row(&Config::loss_scale, "loss_scale", {"init_scale", "initial_loss_scale"}, "1024",
            "loss scale of the first step; the original's None is static with 1", kStart),
        Row(&Config::loss_scale_factor, "loss_scale_factor", {}, "2",

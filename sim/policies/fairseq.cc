@@ -237,7 +237,7 @@ PolicyInfo PolicyOfFairseq(std::string_view name, FairseqStack stack, std::strin
       {.name = name,
        .summary = summary,
        .rules = {.finite_test = FiniteTest::kScaledNorm, .clip_rule = ClipRule::kFairseq},
-       .checkpoint = CheckpointContent::kScaleOnly},
+       .checkpoint = Kept::kScale},
       {Row(&Config::init_scale, "init_scale", {"initial_loss_scale", "fp16_init_scale"},
            fairseq ? "2^15" : "4",
            fairseq ? "loss scale of the first step; the command line's default is 128"

@@ -75,7 +75,7 @@ PolicyInfo GuidedDiffusionPolicy() {
        .aliases = {"improved-diffusion"},
        .summary = "OpenAI's guided-diffusion: every clean step raises the scale a little",
        .rules = {.finite_test = FiniteTest::kScaledNorm},
-       .checkpoint = CheckpointContent::kNothing},
+       .checkpoint = Kept::kNothing},
       {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "2^20",
            "loss scale of the first step; the original has its log2, initial_lg_loss_scale",
            kStart),

@@ -128,7 +128,7 @@ PolicyInfo MindsporeAmpPolicy() {
        .aliases = {"mindspore_amp_dynamic"},
        .summary = "DynamicLossScaler of mindspore.amp: jmp's rule with the floor 1",
        .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-       .checkpoint = CheckpointContent::kNothing},
+       .checkpoint = Kept::kNothing},
       {Row(&Config::scale_value, "scale_value", {"init_scale", "initial_loss_scale"}, "2^24",
            "loss scale of the first step; below 1 is refused", kStart),
        Row(&Config::scale_factor, "scale_factor", {}, "2",

@@ -229,7 +229,7 @@ PolicyInfo ColossalAiPolicy() {
       {.name = "colossalai",
        .summary = "ColossalAI's DynamicGradScaler; its checkpoint keeps only the scale",
        .rules = {.finite_test = FiniteTest::kElementwise},
-       .checkpoint = CheckpointContent::kScaleOnly},
+       .checkpoint = Kept::kScale},
       {Row(&Config::initial_scale, "initial_scale", {"init_scale", "initial_loss_scale"}, "2^16",
            "scale of the first step", kStart),
        Row(&Config::growth_factor, "growth_factor", {}, "2",

@@ -175,7 +175,7 @@ PolicyInfo MindSporeManagerPolicy() {
        .aliases = {"mindspore_manager"},
        .summary = "MindSpore's DynamicLossScaleManager; 1001 overflows in a row raise",
        .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-       .checkpoint = CheckpointContent::kNothing},
+       .checkpoint = Kept::kNothing},
       {Row(&Config::init_loss_scale, "init_loss_scale", {"init_scale", "initial_loss_scale"},
            "2^24", "loss scale of the first step, at least 1", kStart),
        Row(&Config::scale_factor, "scale_factor", {}, "2",

@@ -80,7 +80,7 @@ PolicyInfo MxnetPolicy() {
       {.name = "mxnet",
        .summary = "LossScaler of MXNet's AMP; each change acts one step late",
        .rules = {.finite_test = FiniteTest::kElementwise},
-       .checkpoint = CheckpointContent::kNothing},
+       .checkpoint = Kept::kNothing},
       {Row(&Config::loss_scale, "loss_scale", {"init", "init_scale", "initial_loss_scale"}, "2^16",
            "loss scale of the first step", kStart),
        Row(&Config::scale_seq_len, "scale_seq_len", {"window"}, "2000",

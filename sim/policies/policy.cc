@@ -162,7 +162,7 @@ PolicyInfo StaticPolicy() {
       {.name = "static",
        .summary = "a constant loss scale; no step is ever skipped",
        .rules = {.finite_test = FiniteTest::kElementwise},
-       .checkpoint = CheckpointContent::kNothing},
+       .checkpoint = Kept::kNothing},
       {Parameter<Config>(&Config::scale, "loss_scale", {"loss_scaling_factor"}, "1",
                          "the loss scale, as float32", ParameterRole::kStart)},
       [](Setup<Config>& setup) {

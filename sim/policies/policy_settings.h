@@ -52,16 +52,4 @@ inline void ResumeFrom(Kept kept, const LossScaler& initial, LossScaler& scaler)
   if (kept == Kept::kNothing) scaler = initial;
 }
 
-// Returns how much a stack's own checkpoint keeps of its policy's state.
-inline Kept KeptByStack(CheckpointContent content) {
-  switch (content) {
-    case CheckpointContent::kScaleOnly:
-      return Kept::kScale;
-    case CheckpointContent::kNothing:
-      return Kept::kNothing;
-    default:
-      return Kept::kAll;
-  }
-}
-
 }  // namespace dlsim::sim

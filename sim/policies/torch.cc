@@ -426,7 +426,7 @@ PolicyInfo FairscalePolicy() {
        .summary = "fairscale's LayerwiseGradientScaler; a scale for each layer",
        .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
                  .granularity = ScaleGranularity::kLayer},
-       .checkpoint = CheckpointContent::kNothing},
+       .checkpoint = Kept::kNothing},
       {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "2^10",
            "loss scale of the first step, the same for each layer", kStart),
        Row(&Config::growth_factor, "growth_factor", {}, "2",

@@ -339,7 +339,7 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
   int64_t step = 0;
   const auto add = [&](const SimulationRun& run, Kept kept, const std::string& differs) {
     const ReplaySummary& summary = run.result.summary;
-    const bool own = KeptByStack(FindPolicy(run.policy).checkpoint) == kept;
+    const bool own = FindPolicy(run.policy).checkpoint == kept;
     rows.push_back({RunLabel(run), std::string(NameOf(kept)) + (own ? " *" : "  "), differs,
                     fmt::format("{}/{}", summary.skipped_steps, summary.steps),
                     ScaleText(summary.final_scale)});

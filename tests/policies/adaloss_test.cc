@@ -82,7 +82,7 @@ TEST(AdaLoss, StartsAtOneAndForgetsTheGradientBefore) {
 
 TEST(AdaLoss, HasAFactorForEachTensor) {
   EXPECT_EQ(FindPolicy("adaloss").rules.granularity, ScaleGranularity::kTensor);
-  EXPECT_EQ(FindPolicy("adaloss").checkpoint, CheckpointContent::kNothing);
+  EXPECT_EQ(FindPolicy("adaloss").checkpoint, Kept::kNothing);
 }
 
 TEST(AdaLoss, RefusesWhatTheRuleCannotTake) {

@@ -229,7 +229,7 @@ TEST(ApexDeepSpeedPolicies, ContinueFromTheirOwnCheckpoints) {
 
 TEST(ApexDeepSpeedPolicies, OnlyColossalAiCheckpointsTheScaleAlone) {
   for (const std::string_view policy : kPolicies) {
-    const bool scale_only = FindPolicy(policy).checkpoint == CheckpointContent::kScaleOnly;
+    const bool scale_only = FindPolicy(policy).checkpoint == Kept::kScale;
     EXPECT_EQ(scale_only, policy == "colossalai") << policy;
   }
 }

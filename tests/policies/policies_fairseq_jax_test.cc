@@ -196,17 +196,16 @@ TEST(FairseqJaxPolicies, FollowTheRulesOfTheirStacks) {
     std::string_view policy;
     FiniteTest finite_test;
     ScaleGranularity granularity;
-    CheckpointContent checkpoint;
+    Kept checkpoint;
   } rules[] = {
-      {"fairseq", kScaledNorm, ScaleGranularity::kModel, CheckpointContent::kScaleOnly},
-      {"metaseq", kScaledNorm, ScaleGranularity::kModel, CheckpointContent::kScaleOnly},
-      {"fairscale", kUnscaledElementwise, ScaleGranularity::kLayer, CheckpointContent::kNothing},
-      {"flax", kUnscaledElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
-      {"jmp", kUnscaledElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
-      {"mxnet", kElementwise, ScaleGranularity::kModel, CheckpointContent::kNothing},
-      {"mindspore-amp", kUnscaledElementwise, ScaleGranularity::kModel,
-       CheckpointContent::kNothing},
-      {"mindspore-cell", kUnscaledElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
+      {"fairseq", kScaledNorm, ScaleGranularity::kModel, Kept::kScale},
+      {"metaseq", kScaledNorm, ScaleGranularity::kModel, Kept::kScale},
+      {"fairscale", kUnscaledElementwise, ScaleGranularity::kLayer, Kept::kNothing},
+      {"flax", kUnscaledElementwise, ScaleGranularity::kModel, Kept::kAll},
+      {"jmp", kUnscaledElementwise, ScaleGranularity::kModel, Kept::kAll},
+      {"mxnet", kElementwise, ScaleGranularity::kModel, Kept::kNothing},
+      {"mindspore-amp", kUnscaledElementwise, ScaleGranularity::kModel, Kept::kNothing},
+      {"mindspore-cell", kUnscaledElementwise, ScaleGranularity::kModel, Kept::kAll},
   };
   for (const auto& [name, finite_test, granularity, checkpoint] : rules) {
     const PolicyInfo& policy = FindPolicy(name);

@@ -135,6 +135,14 @@ void AppendBytes(const std::variant<T...>& value, std::string& bytes) {
   std::visit([&](const auto& held) { AppendBytes(held, bytes); }, value);
 }
 
+// What of a policy's state a checkpoint holds: everything, the loss scale only, or nothing.
+enum class Kept : uint8_t { kAll, kScale, kNothing };
+
+constexpr auto EnumNames(Kept) {
+  return std::to_array<EnumName<Kept>>(
+      {{Kept::kAll, "all"}, {Kept::kScale, "scale"}, {Kept::kNothing, "nothing"}});
+}
+
 // What to do when the original software would have stopped: end the run, or skip on for ever.
 enum class OnFatal : uint8_t { kStop, kContinue };
 

@@ -56,9 +56,6 @@ struct PolicyRefusal {
   std::vector<NamedValue> parameters = {};  // all, as in ConfiguredScaler
 };
 
-// What the stack itself writes into a checkpoint; the rest is reset on resume.
-enum class CheckpointContent : uint8_t { kFull, kScaleOnly, kNothing };
-
 struct PolicyInfo {
   std::string_view name;
   std::vector<std::string_view> aliases = {};
@@ -69,7 +66,7 @@ struct PolicyInfo {
   // Throws PolicyRefusal, or Error (exit code 2) for a value of the wrong type.
   std::function<ConfiguredScaler(const ParameterMap& parameters, std::string_view format)> make =
       {};
-  CheckpointContent checkpoint = CheckpointContent::kFull;
+  Kept checkpoint = Kept::kAll;  // by the stack itself; the rest is reset on resume
 };
 
 // All policies, in the order in which help and docs list them.

@@ -22,14 +22,6 @@
 
 namespace dlsim::sim {
 
-// What of a policy's state a checkpoint holds: everything, the loss scale only, or nothing.
-enum class Kept : uint8_t { kAll, kScale, kNothing };
-
-constexpr auto EnumNames(Kept) {
-  return std::to_array<EnumName<Kept>>(
-      {{Kept::kAll, "all"}, {Kept::kScale, "scale"}, {Kept::kNothing, "nothing"}});
-}
-
 // Training is interrupted before a step and goes on from a checkpoint.
 struct Resume {
   int64_t at_step = 0;  // recorded number; the first step from this on
