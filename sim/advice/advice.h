@@ -64,8 +64,7 @@ void AddChanges(const StepSource& source, const AdviceRequest& request,
 
 // Advice in words and as JSON.
 
-// Returns what is said of a format whose verdict is Verdict::kFitsInForward, or kFailsInForward.
-std::string ForwardFit(const FormatAdvice& format);
+// Returns what is said of a format whose verdict is Verdict::kFailsInForward.
 std::string ForwardFailure(const FormatAdvice& format);
 
 // Returns such as "2^-3", and "1".
@@ -88,6 +87,20 @@ std::string FormatPaths(const Advice& advice);
 
 // The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
 std::string FormatAdviceDetails(const Advice& advice, size_t top);
+
+// The scale windows over the steps as a compact text plot, with the paths of policies in them.
+struct PlottedPath {
+  std::string name;
+  std::span<const ReplayStep> steps;
+};
+
+// Plots log2 of the loss scale over the steps in at most `width` columns and `height` (> 1) rows.
+// '.' marks scales that are safe at all steps of the column, 'A', 'B', ... where the scale of a
+// policy was, in lower case where it was not safe. A row is labeled with the scales that it
+// covers; rows with nothing in them are left out. A legend explains each sign, and says how many of
+// `all_paths` are drawn. Empty without steps.
+std::string PlotWindows(std::span<const StepWindow> windows, std::span<const PlottedPath> paths,
+                        size_t all_paths, size_t width, size_t height);
 
 // The object "verdict" of advice that lives until it is told; `rounding`: of a sweep.
 TellRows RowsOf(const Advice& advice, std::string_view rounding = "");

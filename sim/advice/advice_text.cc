@@ -284,6 +284,14 @@ std::string SentenceOnScales(const FormatAdvice& format) {
   return "";
 }
 
+// Of a recording without gradients.
+std::string ForwardFit(const FormatAdvice& format) {
+  const double room =
+      std::min(*format.forward.headroom, format.values.headroom.value_or(*format.forward.headroom));
+  if (std::isinf(room)) return "fits in forward: all values are 0.";
+  return fmt::format("fits in forward, with {} of head-room.", BinadesText(room));
+}
+
 // What is said of a format.
 std::string Sentence(const FormatAdvice& format) {
   const size_t judged = format.steps - format.hopeless_steps;
@@ -549,13 +557,6 @@ std::string FormatBounds(const FormatAdvice& format) {
 }
 
 }  // namespace
-
-std::string ForwardFit(const FormatAdvice& format) {
-  const double room =
-      std::min(*format.forward.headroom, format.values.headroom.value_or(*format.forward.headroom));
-  if (std::isinf(room)) return "fits in forward: all values are 0.";
-  return fmt::format("fits in forward, with {} of head-room.", BinadesText(room));
-}
 
 std::string ForwardFailure(const FormatAdvice& format) {
   if (format.shadow) return ShadowText(format);

@@ -434,7 +434,7 @@ std::string ReasonOf(const FormatTuning& tuning) {
       return fmt::format("only {} of {} {} finite as recorded", judged,
                          Counted(tuning.steps, "step"), judged == 1 ? "is" : "are");
     case Verdict::kFitsInForward:
-      return ForwardFit(tuning);
+      return "";  // without gradients nothing is tuned
     case Verdict::kFailsInForward:
       return ForwardFailure(tuning);
   }

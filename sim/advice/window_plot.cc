@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/advice/window_plot.h"
+#include "sim/advice/advice.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 #include <cctype>
 #include <cmath>
 
-#include "sim/advice/advice.h"
 #include "sim/base/table.h"
 
 namespace dlsim::sim {

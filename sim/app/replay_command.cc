@@ -12,7 +12,6 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/window_plot.h"
 #include "sim/advice/windows.h"
 #include "sim/app/commands.h"
 #include "sim/app/expectations.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plot of safe scales and of the policies' paths in it.
-#include "sim/advice/window_plot.h"
+#include "sim/advice/advice.h"
 
 #include <gtest/gtest.h>
 
