@@ -206,7 +206,7 @@ int RunInfo(InfoOptions options) {
   bool wants_text = !options.json;
   if (options.json) {
     OutputFile out(file);
-    wants_text = WriteJson(info, out);  // objects have their text beside them
+    wants_text = WriteJson(info, out);  // objects come with their text
     out.Commit();
   }
   if (wants_text && !options.quiet) WriteReport(InfoText(info));
