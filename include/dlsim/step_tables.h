@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/dtype.h"
 #include "dlsim/enum_names.h"
 #include "dlsim/scaled_codec.h"
 #include "dlsim/scaled_format.h"
@@ -51,15 +50,6 @@ struct StepOptions {
   ComputeDevice* device = nullptr;
 };
 
-struct TensorInfo {
-  std::string name;
-  Role role = Role::kGrad;
-  DType dtype = DType::kF32;  // as recorded first
-  std::vector<uint64_t> shape;
-
-  friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
-};
-
 // A file that a step was read from.
 struct RecordedFile {
   std::string name;  // without directories
@@ -81,7 +71,7 @@ struct StepTables {
   std::vector<RecordedFile> files;              // in the order of the recordings
 
   // Gradients in the order of the file, then tensors of the forward pass.
-  std::vector<TensorInfo> tensors;
+  std::vector<TensorRef> tensors;
   size_t gradients = 0;  // how many of them are gradients
 
   PartTables parts;
@@ -116,6 +106,6 @@ PartTables TabulateAt(float mantissa, const PartTables& parts, const TraceStep& 
                       const StepOptions& options);
 
 // Returns the tensors of a step in the order of StepTables::tensors.
-std::vector<TensorInfo> DescribeTensors(const TraceStep& step);
+std::vector<TensorRef> DescribeTensors(const TraceStep& step);
 
 }  // namespace dlsim

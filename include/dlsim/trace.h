@@ -11,9 +11,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dlsim/dtype.h"
@@ -46,12 +48,44 @@ inline constexpr std::string_view kShadowKey = "shadow";
 // As kAutocastFloat32Key, of gradients that are nothing but rounding errors.
 inline constexpr std::string_view kNoiseKey = "noise";
 
-// One recorded tensor. Its bytes lie in memory, or are read when they are needed.
-struct TraceTensor {
+// What a tensor is, whatever its values are.
+struct TensorInfo {
   std::string name;
   Role role = Role::kGrad;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // as recorded first
   std::vector<uint64_t> shape;
+
+  friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
+};
+
+// A TensorInfo that copies share: the steps of a trace mostly have the same tensors.
+class TensorRef {
+ public:
+  TensorRef(TensorInfo info) : info_(std::make_shared<const TensorInfo>(std::move(info))) {}
+
+  const TensorInfo& operator*() const { return *info_; }
+  const TensorInfo* operator->() const { return info_.get(); }
+
+  friend bool operator==(const TensorRef& a, const TensorRef& b) {
+    return a.info_ == b.info_ || *a == *b;
+  }
+
+ private:
+  std::shared_ptr<const TensorInfo> info_;
+};
+
+// What several of these refer to, as if they held it.
+struct Referred {
+  const TensorInfo& operator()(const TensorRef& tensor) const { return *tensor; }
+};
+using TensorSpan = std::ranges::transform_view<std::span<const TensorRef>, Referred>;
+
+// Fills `out` with the bytes from `offset` on. Thread-safe.
+using ByteReader = std::function<void(uint64_t offset, std::span<std::byte> out)>;
+
+// One recorded tensor. Its bytes lie in memory, or are read when they are needed.
+struct TraceTensor {
+  TensorRef info;
   uint64_t elements = 1;  // product of the shape
 
   // First byte of the data, at any alignment; null if the data has to be read.
@@ -61,11 +95,15 @@ struct TraceTensor {
   // on the host. -1 = the host's.
   int device = -1;
 
-  // Fills `out` with the bytes from `offset` on; used when `memory` is null. Thread-safe.
-  std::function<void(uint64_t offset, std::span<std::byte> out)> read;
+  // What it is read from, which the tensors of a file may share, and where it begins there.
+  std::shared_ptr<const ByteReader> source = nullptr;
+  uint64_t begin = 0;
 
   // Whether offsets ought to ascend: a smaller one than before may restart decompression.
   bool reads_in_order = false;
+
+  // Fills `out` with its bytes from `offset` on, of which none are in memory. Thread-safe.
+  void Read(uint64_t offset, std::span<std::byte> out) const { (*source)(begin + offset, out); }
 
   // Returns buffer.size() bytes from `offset` on: those in memory, or else the buffer, filled.
   const std::byte* Bytes(uint64_t offset, std::span<std::byte> buffer) const;

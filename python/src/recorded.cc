@@ -27,19 +27,16 @@ nb::dict DictOf(const std::map<std::string, std::string>& texts) {
   return dict;
 }
 
-nb::tuple HeaderOf(const std::string& name, Role role, DType dtype,
-                   const std::vector<uint64_t>& shape) {
+nb::tuple HeaderOf(const TensorInfo& tensor) {
   nb::list sizes;
-  for (const uint64_t size : shape) sizes.append(size);
-  return nb::make_tuple(TextOf(name), std::string(NameOf(role)), std::string(NameOf(dtype)),
-                        nb::tuple(sizes));
+  for (const uint64_t size : tensor.shape) sizes.append(size);
+  return nb::make_tuple(TextOf(tensor.name), std::string(NameOf(tensor.role)),
+                        std::string(NameOf(tensor.dtype)), nb::tuple(sizes));
 }
 
-nb::list HeadersOf(const std::vector<TensorInfo>& tensors) {
+nb::list HeadersOf(const std::vector<TensorRef>& tensors) {
   nb::list headers;
-  for (const TensorInfo& tensor : tensors) {
-    headers.append(HeaderOf(tensor.name, tensor.role, tensor.dtype, tensor.shape));
-  }
+  for (const TensorRef& tensor : tensors) headers.append(HeaderOf(*tensor));
   return headers;
 }
 

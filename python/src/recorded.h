@@ -31,9 +31,8 @@ std::vector<std::string> PathsOf(const std::vector<nb::bytes>& paths);
 nb::dict DictOf(const std::map<std::string, std::string>& texts);
 
 // (name, role, type, shape)
-nb::tuple HeaderOf(const std::string& name, Role role, DType dtype,
-                   const std::vector<uint64_t>& shape);
-nb::list HeadersOf(const std::vector<TensorInfo>& tensors);
+nb::tuple HeaderOf(const TensorInfo& tensor);
+nb::list HeadersOf(const std::vector<TensorRef>& tensors);
 
 // Gives a vector to NumPy, which then owns it.
 template <class T>

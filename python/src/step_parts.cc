@@ -44,15 +44,17 @@ Role RoleOf(const std::string& name, std::string_view role) {
   throw UsageError(Quoted(name), "unknown role", "grad, act_grad, act or value", Quoted(role));
 }
 
-void Describe(const HostArray& array, TraceTensor& tensor) {
-  tensor.dtype = DTypeOf(tensor.name, array);
-  for (size_t axis = 0; axis < array.ndim(); ++axis) tensor.shape.push_back(array.shape(axis));
-  tensor.memory = static_cast<const std::byte*>(array.data());
+// Completes a description; returns where the values are, null if they were tabulated.
+const std::byte* Describe(const HostArray& array, TensorInfo& info) {
+  info.dtype = DTypeOf(info.name, array);
+  for (size_t axis = 0; axis < array.ndim(); ++axis) info.shape.push_back(array.shape(axis));
+  return static_cast<const std::byte*>(array.data());
 }
 
-void Describe(const Tabulated& tabulated, TraceTensor& tensor) {
-  tensor.dtype = DTypeOfElement(std::get<0>(tabulated));
-  tensor.shape = std::get<1>(tabulated);
+const std::byte* Describe(const Tabulated& tabulated, TensorInfo& info) {
+  info.dtype = DTypeOfElement(std::get<0>(tabulated));
+  info.shape = std::get<1>(tabulated);
+  return nullptr;
 }
 
 TraceTensor TensorOf(const NamedArray& named) {
@@ -61,12 +63,12 @@ TraceTensor TensorOf(const NamedArray& named) {
     throw UsageError("tensors", "bad name", "1 to " + std::to_string(kMaxNameBytes) + " bytes",
                      std::to_string(name.size()));
   }
-  TraceTensor tensor;
-  tensor.name = name;
-  tensor.role = RoleOf(name, role);
-  std::visit([&](const auto& where) { Describe(where, tensor); }, values);
-  for (const uint64_t size : tensor.shape) tensor.elements *= size;
-  return tensor;
+  TensorInfo info = {.name = name, .role = RoleOf(name, role), .shape = {}};
+  const std::byte* const memory =
+      std::visit([&](const auto& where) { return Describe(where, info); }, values);
+  uint64_t elements = 1;
+  for (const uint64_t size : info.shape) elements *= size;
+  return {.info = std::move(info), .elements = elements, .memory = memory};
 }
 
 // Returns a part with all its tensors, in order; refers to the arrays' values.
@@ -80,7 +82,7 @@ Recording RecordingOf(const Part& part) {
   std::set<std::string_view> names;
   for (const NamedArray& array : arrays) {
     const TraceTensor& tensor = recording.tensors.emplace_back(TensorOf(array));
-    recording.file_bytes += tensor.elements * DTypeSize(tensor.dtype);
+    recording.file_bytes += tensor.elements * DTypeSize(tensor.info->dtype);
     const std::string& name = std::get<0>(array);
     if (!names.insert(name).second) throw UsageError(Quoted(name), "given twice");
   }
@@ -88,14 +90,14 @@ Recording RecordingOf(const Part& part) {
 }
 
 // Makes room for a tensor: a gradient behind `at` - 1 others, and empty tables in all parts.
-void MakeRoom(size_t at, const TensorInfo& tensor, StepTables& step) {
+void MakeRoom(size_t at, const TensorRef& tensor, StepTables& step) {
   const auto insert = [&](auto& list, auto value) {
     list.insert(list.begin() + static_cast<std::ptrdiff_t>(at), std::move(value));
   };
   insert(step.tensors, tensor);
   for (std::vector<TensorTable>& part : step.parts) insert(part, TensorTable());
   for (std::vector<ScaledLoss>& losses : step.scaled) insert(losses, ScaledLoss());
-  if (!IsGradient(tensor.role)) return;
+  if (!IsGradient(tensor->role)) return;
   ++step.gradients;
   for (auto& [mantissa, parts] : step.by_mantissa) {
     for (std::vector<TensorTable>& part : parts) insert(part, TensorTable());
@@ -108,7 +110,7 @@ void Insert(const std::vector<NamedArray>& arrays, const Recording& described,
   size_t gradients = 0, others = 0;
   for (size_t i = 0; i < arrays.size(); ++i) {
     const TraceTensor& tensor = described.tensors[i];
-    const bool is_gradient = IsGradient(tensor.role);
+    const bool is_gradient = IsGradient(tensor.info->role);
     const size_t at = is_gradient ? gradients++ : step.gradients + others++;
     const auto* const tabulated = std::get_if<Tabulated>(&std::get<2>(arrays[i]));
     if (tabulated == nullptr) continue;
@@ -116,10 +118,10 @@ void Insert(const std::vector<NamedArray>& arrays, const Recording& described,
     const size_t wanted = is_gradient ? 1 + settings.mantissas.size() : 1;
     if (!settings.scaled.empty() || tables.size() != wanted ||
         tables.front().elements != tensor.elements) {
-      throw UsageError(Quoted(tensor.name), "other tables than the profile needs",
+      throw UsageError(Quoted(tensor.info->name), "other tables than the profile needs",
                        std::to_string(wanted), std::to_string(tables.size()));
     }
-    MakeRoom(at, {tensor.name, tensor.role, tensor.dtype, tensor.shape}, step);
+    MakeRoom(at, tensor.info, step);
     step.parts.front()[at] = tables.front();
     for (size_t m = 1; m < tables.size(); ++m) {
       step.by_mantissa.at(settings.mantissas[m - 1]).front()[at] = tables[m];
@@ -130,18 +132,18 @@ void Insert(const std::vector<NamedArray>& arrays, const Recording& described,
 // Adds the tensors of a part to those of the last part of the step.
 void AddTensors(StepTables part, StepTables& step) {
   std::map<std::string, size_t> places;
-  for (size_t t = 0; t < step.tensors.size(); ++t) places[step.tensors[t].name] = t;
+  for (size_t t = 0; t < step.tensors.size(); ++t) places[step.tensors[t]->name] = t;
   const size_t before = step.gradients;
   for (size_t t = 0; t < part.tensors.size(); ++t) {
-    const TensorInfo& tensor = part.tensors[t];
-    const bool is_gradient = IsGradient(tensor.role);
+    const TensorRef& tensor = part.tensors[t];
+    const bool is_gradient = IsGradient(tensor->role);
     size_t at = is_gradient ? step.gradients : step.tensors.size();
-    if (const auto found = places.find(tensor.name); found == places.end()) {
+    if (const auto found = places.find(tensor->name); found == places.end()) {
       MakeRoom(at, tensor, step);
     } else {
       at = found->second + (found->second < before ? 0 : step.gradients - before);
-      if (IsGradient(step.tensors[at].role) != is_gradient) {
-        throw UsageError(Quoted(tensor.name), "has another role than in the micro-step before");
+      if (IsGradient(step.tensors[at]->role) != is_gradient) {
+        throw UsageError(Quoted(tensor->name), "has another role than in the micro-step before");
       }
     }
     step.parts.back()[at] = std::move(part.parts.front()[t]);
@@ -156,9 +158,9 @@ void AddTensors(StepTables part, StepTables& step) {
 // Adds tensors to a step that has one part. Throws InputError if it has one of them.
 void AddMore(StepTables more, StepTables& step) {
   std::set<std::string_view> names;
-  for (const TensorInfo& tensor : step.tensors) names.insert(tensor.name);
-  for (const TensorInfo& tensor : more.tensors) {
-    if (names.contains(tensor.name)) throw InputError(Quoted(tensor.name), "given twice");
+  for (const TensorRef& tensor : step.tensors) names.insert(tensor->name);
+  for (const TensorRef& tensor : more.tensors) {
+    if (names.contains(tensor->name)) throw InputError(Quoted(tensor->name), "given twice");
   }
   step.files.front().bytes += more.files.front().bytes;
   AddTensors(std::move(more), step);

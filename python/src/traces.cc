@@ -50,7 +50,7 @@ class LoadedStep {
     for (const Recording& recording : step_.recordings) {
       nb::list headers;
       for (const TraceTensor& tensor : recording.tensors) {
-        headers.append(HeaderOf(tensor.name, tensor.role, tensor.dtype, tensor.shape));
+        headers.append(HeaderOf(*tensor.info));
       }
       list.append(nb::make_tuple(TextOf(recording.place), recording.micro, recording.grad_scale,
                                  DictOf(recording.metadata), headers));

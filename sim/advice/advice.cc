@@ -239,9 +239,9 @@ bool KeptUnits::Has(std::string_view tensor) const {
              return Matches(glob, name);
            });
   };
-  const std::string module = WithoutCall(LayerOf(tensor));
-  const std::string stem = StemOf(OutputOf(tensor));
-  if (IsOfOperation(stem) && matches(WithoutCall(stem))) return true;
+  const std::string module(WithoutCall(LayerOf(tensor)));
+  const std::string_view stem = StemOf(OutputOf(tensor));
+  if (IsOfOperation(stem) && matches(std::string(WithoutCall(stem)))) return true;
   for (size_t end = module.size(); end != 0 && end != module.npos;
        end = module.rfind('.', end - 1)) {
     if (matches(module.substr(0, end))) return true;
@@ -292,7 +292,7 @@ StepSource KeptInFloat32(StepSource source, std::span<const std::string> names) 
     const KeptUnits kept({&name, 1});
     std::string any;
     bool found = false;
-    const auto look = [&](std::span<const TensorInfo> tensors) {
+    const auto look = [&](TensorSpan tensors) {
       for (const TensorInfo& tensor : tensors) {
         if (any.empty()) any = WithoutCall(LayerOf(tensor.name));
         found |= kept.Has(tensor.name);

@@ -13,8 +13,8 @@
 
 #include "dlsim/error.h"
 #include "dlsim/format.h"
+#include "sim/replay/finite_test.h"
 #include "sim/replay/harm.h"
-#include "sim/replay/largest_scale.h"
 #include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
@@ -54,11 +54,11 @@ constexpr double kSlight = 0.01;  // of the largest of the step
 // The outputs whose loss is slight: small terms of sums. What has no gradient in the recording is
 // taken for slight if it is the result of an operation, or if the step has no gradients at all.
 std::set<std::string> SlightOutputs(const Step& step, std::span<const TensorStats> inputs) {
-  const std::span<const TensorInfo> gradients = step.gradients(), forward = step.forward();
+  const TensorSpan gradients = step.gradients(), forward = step.forward();
   std::unordered_map<std::string, double> squares;  // of gradients, by the name of the output
   for (size_t t = 0; t < gradients.size(); ++t) {
     if (gradients[t].role != Role::kActGrad || !gradients[t].name.ends_with("_grad")) continue;
-    squares[OutputOf(gradients[t].name)] = inputs[t].sum_of_squares;
+    squares[std::string(OutputOf(gradients[t].name))] = inputs[t].sum_of_squares;
   }
   std::vector<double> weights;
   for (size_t t = 0; t < forward.size(); ++t) {
@@ -118,7 +118,7 @@ ForwardTally::ForwardTally(const Conversion& conversion, Recipe recipe)
       largest_that_fits_(LargestMagnitude(conversion, 1)) {}
 
 void ForwardTally::Add(const Step& step, const ListedTensors& listed) {
-  const std::span<const TensorInfo> tensors = step.forward();
+  const TensorSpan tensors = step.forward();
   if (tensors.empty()) return;
   const std::shared_ptr<const StepAnswer> answer = step.AskForward(conversion_);
   std::set<Role> present;

@@ -9,7 +9,7 @@
 #include "dlsim/table.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/forward_tally.h"
-#include "sim/replay/largest_scale.h"
+#include "sim/replay/finite_test.h"
 
 namespace dlsim::sim {
 namespace {
@@ -37,19 +37,22 @@ struct StepInputs {
   }
 
   const Step& step;
-  std::span<const TensorInfo> tensors;
-  std::vector<TensorStats> totals;
+  TensorSpan tensors;
+  std::span<const TensorStats> totals;
   std::vector<bool> noise;
   std::vector<double> grad_harm, act_grad_harm;  // see ExpectedHarm: of a quantum of 1
   bool parameters_only = true;  // no activation gradient was recorded that is not zero
 };
 
+// Whether Step::Errors tells what a conversion does.
+bool ErrorsTell(const Conversion& conversion) {
+  return conversion.subnormals == Subnormals::kKeep && !OutsideTables(conversion, 1);
+}
+
 // The sum of squared errors of each gradient at 2^exponent.
 std::vector<double> HarmSums(const Step& step, const Conversion& conversion, int exponent) {
+  if (ErrorsTell(conversion)) return *step.Errors(conversion.format, exponent);
   const float scale = std::ldexp(1.0f, exponent);
-  if (conversion.subnormals == Subnormals::kKeep && !OutsideTables(conversion, scale)) {
-    return *step.Errors(conversion.format, exponent);
-  }
   std::vector<double> errors;
   for (const TensorAnswer& answer : *step.Ask({.conversion = conversion, .scale = scale})) {
     errors.push_back(answer.total.error_sum_of_squares);
@@ -94,6 +97,13 @@ class WindowSearch {
         conversion_(conversion),
         limit_(HarmLimit(conversion, inputs.parameters_only)) {
     window_.step = inputs.step.number();
+  }
+
+  // Where tensors as a whole are expected to lose little.
+  int ExpectedLow() const {
+    return LowestThatPasses(kLowestWindowExponent, kHighestWindowExponent, 0, [&](int exponent) {
+      return RoundingFloor(conversion_) + Expected(exponent) <= limit_;
+    });
   }
 
   // `low` and `channel_low` are those of the step before, and become those of this one: where
@@ -388,12 +398,25 @@ void WindowFinder::Take(size_t i, const Step& step) {
   found_.computed_in.bfloat16 += types.contains("bfloat16");
   if (std::string shadow = step.Metadata(kShadowKey); !shadow.empty()) shadow_ = std::move(shadow);
   const ListedTensors listed = ListedIn(step, inputs.totals);
+  // What is asked first is asked together.
+  StepQuestions first, last;
+  for (OfFormat& of : formats_) {
+    if (of.found.windows.empty()) of.low = WindowSearch(inputs, of.conversion).ExpectedLow();
+    if (!ErrorsTell(of.conversion)) continue;
+    first.errors.push_back({of.conversion.format, of.low});
+    first.errors.push_back({of.conversion.format, of.low - 1});
+  }
+  step.MakeReady(first);
   for (OfFormat& of : formats_) {
     of.forward.Add(step, listed);
     std::vector<StepWindow>& windows = of.found.windows;
     windows.push_back(WindowSearch(inputs, of.conversion).Run(checked_, of.low, of.channel_low));
     of.safe_steps.Add(windows.back());
     Aim(i, of);
+    if (ErrorsTell(of.conversion)) last.errors.push_back({of.conversion.format, of.exponent});
+  }
+  step.MakeReady(last);
+  for (OfFormat& of : formats_) {
     AddTensorHarm(inputs, of.conversion, of.exponent, of.tensors);
   }
 }

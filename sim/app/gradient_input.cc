@@ -54,6 +54,7 @@ void FindGradients(const TraceArguments& arguments, ForwardAlone alone, Gradient
   input.has_gradients = AnyStep(input.source, HasGradients);
   if (input.has_gradients) return;
   if (alone == ForwardAlone::kTaken && AnyStep(input.source, HasOutputs)) return;
+  if (input.trace != nullptr) RequireTensors(arguments, *input.trace);
   RefuseWithoutGradients(arguments);
 }
 
@@ -128,7 +129,8 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
   } else if (IsProfile(arguments.paths)) {
     input.source = WithoutLosses(OpenProfile(asked, arguments, input));
   } else {
-    input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
+    input.trace =
+        std::make_unique<TraceReader>(TraceReader::Open(arguments.paths, arguments.options));
     input.source = WithoutLosses(TraceSteps(*input.trace, replay.accumulate_steps));
   }
   FindGradients(arguments, alone, input);

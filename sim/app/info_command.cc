@@ -125,7 +125,7 @@ void ReadInfo(const TraceReader& trace, TraceInfo& info) {
                             .metadata = file->metadata});
       ++info.files;
       for (const TraceTensor& tensor : file->tensors) {
-        info.Add({tensor.name, tensor.role, tensor.dtype, tensor.shape}, 1, tensor.elements);
+        info.Add(*tensor.info, 1, tensor.elements);
       }
     }
   }
@@ -149,7 +149,7 @@ void ReadInfo(const ProfileReader& profile, const std::string& pattern, TraceInf
         parts += part[t].elements > 0 ? 1 : 0;
         elements += part[t].elements;
       }
-      info.Add(step.tensors[t], parts, elements);
+      info.Add(*step.tensors[t], parts, elements);
     }
   }
 }

@@ -26,7 +26,6 @@
 #include "sim/base/rows.h"
 #include "sim/base/source_text.h"
 #include "sim/base/table.h"
-#include "sim/replay/file_state.h"
 #include "sim/replay/step_sources.h"
 
 namespace dlsim::sim {

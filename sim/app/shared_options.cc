@@ -52,18 +52,23 @@ void RefuseProfiles(const TraceArguments& arguments) {
 
 TraceReader OpenTrace(const TraceArguments& arguments) {
   TraceReader trace = TraceReader::Open(arguments.paths, arguments.options);
+  RequireTensors(arguments, trace);
+  return trace;
+}
+
+std::string NoTensorMatches(const std::string& glob) {
+  return "no tensor matches --tensors " + Quoted(glob);
+}
+
+void RequireTensors(const TraceArguments& arguments, const TraceReader& trace) {
   for (size_t i = 0; i < trace.step_count(); ++i) {
     for (const Recording& recording : trace.Load(i).recordings) {
-      if (!recording.tensors.empty()) return trace;
+      if (!recording.tensors.empty()) return;
     }
   }
   const std::string& glob = arguments.options.tensors;
   throw InputError(Printable(arguments.paths.front()),
                    glob == "*" ? "no tensors" : NoTensorMatches(glob));
-}
-
-std::string NoTensorMatches(const std::string& glob) {
-  return "no tensor matches --tensors " + Quoted(glob);
 }
 
 void VisitConversion(OptionRows& option, Conversion& conversion, uint64_t& seed) {

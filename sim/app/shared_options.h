@@ -48,6 +48,9 @@ TraceReader OpenTrace(const TraceArguments& arguments);
 // Says that a pattern matches nothing.
 std::string NoTensorMatches(const std::string& glob);
 
+// Throws InputError if no step has a matching tensor: an empty result would look like a good one.
+void RequireTensors(const TraceArguments& arguments, const TraceReader& trace);
+
 // --rounding, --overflow, --subnormals and --seed.
 void VisitConversion(OptionRows& option, Conversion& conversion, uint64_t& seed);
 

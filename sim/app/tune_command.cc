@@ -132,6 +132,7 @@ int RunTune(TuneCommandOptions options) {
   GradientInput input =
       OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
   KeepInFloat32(options.float32, input);
+  input.source = KeepSteps(std::move(input.source), options.replay.step.memory_bytes);
   if (options.emit && !input.has_gradients) RefuseWithoutGradients(options.trace);
   if (!options.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source.facts;

@@ -15,7 +15,6 @@
 #include "dlsim/measure.h"
 #include "sim/base/quantity.h"
 #include "sim/base/source_text.h"
-#include "sim/replay/file_state.h"
 #include "sim/replay/step_sources.h"
 #include "src/base/parallel.h"
 #include "src/measure/block_loader.h"
@@ -37,32 +36,32 @@ using Place = std::pair<size_t, size_t>;  // in a and in b
 
 // Adds what does not match to `step`, and an entry for what does. Micro-steps may have activations
 // of other lengths than that of the shape: `elements_a` and `elements_b` tell.
-std::vector<Place> Match(std::span<const TensorInfo> a, std::span<const TensorInfo> b,
+std::vector<Place> Match(const std::vector<TensorRef>& a, const std::vector<TensorRef>& b,
                          const std::function<uint64_t(size_t)>& elements_a,
                          const std::function<uint64_t(size_t)>& elements_b, ComparedStep& step) {
   std::map<std::string_view, size_t> of_b;
   for (size_t k = 0; k < b.size(); ++k) {
-    if (IsGradient(b[k].role)) of_b.emplace(b[k].name, k);
+    if (IsGradient(b[k]->role)) of_b.emplace(b[k]->name, k);
   }
   std::vector<Place> places;
-  for (size_t i = 0; i < a.size() && IsGradient(a[i].role); ++i) {
-    const auto found = of_b.find(a[i].name);
+  for (size_t i = 0; i < a.size() && IsGradient(a[i]->role); ++i) {
+    const auto found = of_b.find(a[i]->name);
     if (found == of_b.end()) {
-      step.unmatched.push_back({a[i].name, Mismatch::kOnlyInA, a[i].shape, {}});
+      step.unmatched.push_back({a[i]->name, Mismatch::kOnlyInA, a[i]->shape, {}});
       continue;
     }
     const size_t k = found->second;
-    if (a[i].shape != b[k].shape || elements_a(i) != elements_b(k)) {
-      step.unmatched.push_back({a[i].name, Mismatch::kShape, a[i].shape, b[k].shape});
+    if (a[i]->shape != b[k]->shape || elements_a(i) != elements_b(k)) {
+      step.unmatched.push_back({a[i]->name, Mismatch::kShape, a[i]->shape, b[k]->shape});
     } else {
       places.emplace_back(i, k);
-      step.tensors.push_back({.name = a[i].name, .role = a[i].role, .elements = elements_a(i)});
+      step.tensors.push_back({.name = a[i]->name, .role = a[i]->role, .elements = elements_a(i)});
     }
     of_b.erase(found);
   }
-  for (const TensorInfo& tensor : b) {
-    if (!of_b.contains(tensor.name)) continue;
-    step.unmatched.push_back({tensor.name, Mismatch::kOnlyInB, {}, tensor.shape});
+  for (const TensorRef& tensor : b) {
+    if (!of_b.contains(tensor->name)) continue;
+    step.unmatched.push_back({tensor->name, Mismatch::kOnlyInB, {}, tensor->shape});
   }
   return places;
 }

@@ -198,7 +198,8 @@ struct LayerDiff {
 std::string LayerTable(const Diff& diff) {
   NamedList<LayerDiff> layers;
   for (const TensorDiff& tensor : diff.tensors.items()) {
-    LayerDiff& layer = layers.Of(LayerOf(tensor.name), layers.items().size() - 1, &tensor);
+    LayerDiff& layer =
+        layers.Of(std::string(LayerOf(tensor.name)), layers.items().size() - 1, &tensor);
     ++layer.tensors;
     if (tensor.difference() > layer.worst->difference()) layer.worst = &tensor;
     layer.tensors_beyond += tensor.steps_beyond > 0;

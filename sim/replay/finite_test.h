@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The finite tests: whether a measured step is finite, and why not.
+// The finite tests: whether a measured step is finite, and why not. Up to which loss scale a
+// gradient fits a format, and up to which gradient a loss scale does.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/codec.h"
 #include "dlsim/sim/replay.h"
 
 namespace dlsim::sim {
@@ -31,8 +33,7 @@ struct FiniteFindings {
 };
 
 // Looks at some gradients, given by their index in ascending order.
-FiniteFindings Judge(std::span<const TensorInfo> tensors, const StepAnswer& answer,
-                     std::span<const size_t> checked);
+FiniteFindings Judge(TensorSpan tensors, const StepAnswer& answer, std::span<const size_t> checked);
 
 // Applies a finite test.
 bool IsFinite(FiniteTest test, const FiniteFindings& findings);
@@ -43,5 +44,22 @@ void Explain(FiniteTest test, const FiniteFindings& findings, ReplayStep& record
 // Returns whether the test needs StepQuestion::detail: only where finite elements of the format can
 // have a float32 sum or sum of squares that is not.
 bool NeedsDetail(FiniteTest test, const Format& format);
+
+// What becomes of a magnitude, of either sign: directed rounding treats them differently.
+struct ScaledMagnitude {
+  // Becomes infinite, in float32 or in the format, or is clamped: by saturation, or by a rounding
+  // mode that stops at the largest finite value, where that is more than rounding.
+  bool overflows = false;
+  bool nonfinite = false;  // is infinite or NaN in the format
+};
+ScaledMagnitude ScaleMagnitude(const Conversion& conversion, float magnitude, float scale);
+
+// Returns the largest float32 scale at which no magnitude up to `magnitude` overflows, or becomes
+// infinite or NaN in the format; 0 if none is known, since the smallest subnormal one does.
+float LargestScale(const Conversion& conversion, float magnitude);
+float LargestFiniteScale(const Conversion& conversion, float magnitude);
+
+// Returns the largest float32 magnitude that does not overflow at this scale.
+float LargestMagnitude(const Conversion& conversion, float scale);
 
 }  // namespace dlsim::sim

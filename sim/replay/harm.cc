@@ -35,10 +35,10 @@ struct LayerGradients {
 };
 
 // The modules that are called several times in a step.
-std::unordered_set<std::string> RepeatedModules(std::span<const TensorInfo> tensors) {
-  std::unordered_set<std::string> repeated;
+std::unordered_set<std::string_view> RepeatedModules(TensorSpan tensors) {
+  std::unordered_set<std::string_view> repeated;
   for (const TensorInfo& tensor : tensors) {
-    const std::string call = LayerOf(tensor.name), module = WithoutCall(call);
+    const std::string_view call = LayerOf(tensor.name), module = WithoutCall(call);
     if (module != call) repeated.insert(module);
   }
   return repeated;
@@ -46,17 +46,15 @@ std::unordered_set<std::string> RepeatedModules(std::span<const TensorInfo> tens
 
 }  // namespace
 
-void NoiseFinder::FindLayers(std::span<const TensorInfo> tensors) {
-  const auto name_of = [&](size_t place) -> const std::string& {
-    return tallies_.items()[place].name;
-  };
-  if (std::ranges::equal(tensors, tally_of_, {}, &TensorInfo::name, name_of)) return;
+void NoiseFinder::FindLayers(std::span<const TensorRef> tensors) {
+  if (std::ranges::equal(tensors, latest_)) return;
+  latest_.assign(tensors.begin(), tensors.end());
   layers_.clear();
   tally_of_.clear();
-  std::unordered_map<std::string, size_t> places;
-  for (const TensorInfo& tensor : tensors) {
-    layers_.push_back(places.try_emplace(LayerOf(tensor.name), places.size()).first->second);
-    tally_of_.push_back(tallies_.PlaceOf(tensor.name, tally_of_.size()));
+  std::unordered_map<std::string_view, size_t> places;
+  for (const TensorRef& tensor : tensors) {
+    layers_.push_back(places.try_emplace(LayerOf(tensor->name), places.size()).first->second);
+    tally_of_.push_back(tallies_.PlaceOf(tensor->name, tally_of_.size()));
   }
   layer_count_ = places.size();
 }
@@ -68,8 +66,8 @@ void NoiseFinder::FindNamed(const Step& step) {
 }
 
 std::vector<bool> NoiseFinder::Find(const Step& step, std::span<const TensorStats> inputs) {
-  const std::span<const TensorInfo> tensors = step.gradients();
-  FindLayers(tensors);
+  const TensorSpan tensors = step.gradients();
+  FindLayers(std::span(step.tables().tensors).first(tensors.size()));
   FindNamed(step);
   std::vector<LayerGradients> layers(layer_count_);
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -102,8 +100,8 @@ std::vector<bool> NoiseFinder::Find(const Step& step, std::span<const TensorStat
   return noise;
 }
 
-void NoiseFinder::FindSlight(std::span<const TensorInfo> tensors,
-                             std::span<const TensorStats> inputs, std::vector<bool>& noise) const {
+void NoiseFinder::FindSlight(TensorSpan tensors, std::span<const TensorStats> inputs,
+                             std::vector<bool>& noise) const {
   double largest = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role == Role::kGrad) largest = std::fmax(largest, inputs[t].sum_of_squares);
@@ -142,17 +140,17 @@ double HarmLimit(const Conversion& conversion, bool parameters_only) {
          (parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold);
 }
 
-HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors,
-                         std::span<const double> errors, std::span<const TensorStats> inputs,
-                         const std::vector<bool>& noise, Calls calls) {
+HarmOverTensors HarmOver(Role role, TensorSpan tensors, std::span<const double> errors,
+                         std::span<const TensorStats> inputs, const std::vector<bool>& noise,
+                         Calls calls) {
   struct Sums {
     size_t tensor;  // the first
     double errors = 0, squares = 0;
   };
   std::vector<Sums> sums;
-  std::unordered_map<std::string, size_t> places;  // in `sums`
-  const std::unordered_set<std::string> repeated =
-      calls == Calls::kTogether ? RepeatedModules(tensors) : std::unordered_set<std::string>();
+  std::unordered_map<std::string_view, size_t> places;  // in `sums`
+  std::unordered_set<std::string_view> repeated;
+  if (calls == Calls::kTogether) repeated = RepeatedModules(tensors);
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role != role || noise[t] || inputs[t].sum_of_squares == 0) continue;
     size_t place = sums.size();
@@ -169,7 +167,7 @@ HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors,
   return over;
 }
 
-HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors, const StepAnswer& answer,
+HarmOverTensors HarmOver(Role role, TensorSpan tensors, const StepAnswer& answer,
                          const std::vector<bool>& noise) {
   HarmOverTensors over;
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -232,7 +230,7 @@ double AddChannels(const StepTables& step, size_t gradient, std::optional<double
 HarmOverTensors ChannelHarmOver(Role role, const Step& step, const std::vector<bool>& noise,
                                 double quantum) {
   HarmOverTensors over;
-  const std::span<const TensorInfo> tensors = step.gradients();
+  const TensorSpan tensors = step.gradients();
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role != role || noise[t]) continue;
     const ChannelLoss loss = LossOfChannels(step.tables(), t, quantum);

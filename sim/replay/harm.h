@@ -52,12 +52,13 @@ class NoiseFinder {
     bool mostly_noise() const { return 2 * noise > steps; }
   };
 
-  void FindLayers(std::span<const TensorInfo> tensors);
+  void FindLayers(std::span<const TensorRef> tensors);
   void FindNamed(const Step& step);
-  void FindSlight(std::span<const TensorInfo> tensors, std::span<const TensorStats> inputs,
+  void FindSlight(TensorSpan tensors, std::span<const TensorStats> inputs,
                   std::vector<bool>& noise) const;
 
-  std::vector<size_t> layers_;  // by tensor
+  std::vector<TensorRef> latest_;  // of the latest step, and by tensor:
+  std::vector<size_t> layers_;
   size_t layer_count_ = 0;
   std::vector<size_t> tally_of_;  // by tensor
   NamedList<Tally> tallies_;      // of all tensors so far
@@ -89,12 +90,12 @@ struct HarmOverTensors {
 enum class Calls { kApart, kTogether };
 
 // `errors`: the sum of squared errors of each gradient of a step; of `inputs` see NoiseFinder.
-HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors,
-                         std::span<const double> errors, std::span<const TensorStats> inputs,
-                         const std::vector<bool>& noise, Calls calls = Calls::kApart);
+HarmOverTensors HarmOver(Role role, TensorSpan tensors, std::span<const double> errors,
+                         std::span<const TensorStats> inputs, const std::vector<bool>& noise,
+                         Calls calls = Calls::kApart);
 
 // The same of the answer to a question.
-HarmOverTensors HarmOver(Role role, std::span<const TensorInfo> tensors, const StepAnswer& answer,
+HarmOverTensors HarmOver(Role role, TensorSpan tensors, const StepAnswer& answer,
                          const std::vector<bool>& noise);
 
 // Returns the share of its energy that a normal sample loses where values are rounded to multiples

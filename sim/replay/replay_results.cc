@@ -260,9 +260,9 @@ void CsvRows(const std::string& format, const std::string& policy, const ReplayS
 void CsvKeys(RowSink& row) { CsvRows("", "", {}, 0, 1, {}, {}, row); }
 
 // Adds the rows of the tensors of one pass, part by part.
-void AddRows(const ObservedStep::Run& of, std::span<const int64_t> micro_steps,
-             std::span<const TensorInfo> tensors, const StepAnswer& answers, double scale,
-             std::span<const std::string> configs, std::string& rows) {
+void AddRows(const ObservedStep::Run& of, std::span<const int64_t> micro_steps, TensorSpan tensors,
+             const StepAnswer& answers, double scale, std::span<const std::string> configs,
+             std::string& rows) {
   for (size_t part = 0; part < micro_steps.size(); ++part) {
     for (size_t t = 0; t < answers.size(); ++t) {
       rows += CsvValues([&](RowSink& row) {

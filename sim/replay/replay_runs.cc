@@ -16,7 +16,6 @@
 #include "sim/policies/policy_settings.h"
 #include "sim/replay/finite_test.h"
 #include "sim/replay/layer_name.h"
-#include "sim/replay/path_step.h"
 
 namespace dlsim::sim {
 namespace {
@@ -143,6 +142,25 @@ StepOptions OptionsFor(std::span<const ReplayRun> runs, StepOptions options) {
   return options;
 }
 
+std::vector<size_t> CheckedIn(const Step& step, Checked checked) {
+  std::vector<size_t> gradients;
+  for (size_t t = 0; t < step.gradients().size(); ++t) {
+    const bool of_parameter = step.gradients()[t].role == Role::kGrad;
+    if (of_parameter || checked == Checked::kAllGradients) gradients.push_back(t);
+  }
+  return gradients;
+}
+
+ScalerInput InputOf(const StepAnswer& answer, std::span<const size_t> checked) {
+  ScalerInput input;
+  for (const size_t t : checked) {
+    input.absmax = std::fmax(input.absmax, answer[t].detail.absmax);
+    input.below_edge += answer[t].detail.below_edge;
+    input.above_edge += answer[t].detail.above_edge;
+  }
+  return input;
+}
+
 // What all runs that had the same answer have in common at a step.
 struct OfAnswer {
   FiniteFindings findings;  // of the gradients that are checked; and what they tell the scaler
@@ -165,13 +183,9 @@ struct ReplayRuns::Shared {
     const auto [found, added] = answers.try_emplace(&answer);
     OfAnswer& of = found->second;
     if (!added) return of;
-    const std::span<const TensorInfo> tensors = step.gradients();
+    const TensorSpan tensors = step.gradients();
     of.findings = Judge(tensors, answer, checked);
-    for (const size_t t : checked) {
-      of.input.absmax = std::fmax(of.input.absmax, answer[t].detail.absmax);
-      of.input.below_edge += answer[t].detail.below_edge;
-      of.input.above_edge += answer[t].detail.above_edge;
-    }
+    of.input = InputOf(answer, checked);
     for (size_t t = 0; t < tensors.size(); ++t) {
       (tensors[t].role == Role::kGrad ? of.gradients : of.activations).Merge(answer[t].total);
     }
@@ -212,7 +226,7 @@ class ReplayRuns::Run {
   bool by_unit() const { return run_.rules.granularity != ScaleGranularity::kModel; }
 
   double SmallestScale() const;
-  std::vector<size_t> GroupsOf(std::span<const TensorInfo> tensors) const;
+  std::vector<size_t> GroupsOf(TensorSpan tensors) const;
   static IndexLists CheckedBy(std::span<const size_t> parts, size_t count,
                               std::span<const size_t> checked);
   void JudgeAll(Shared& shared, ReplayStep& record) const;
@@ -266,7 +280,7 @@ const StepQuestion& ReplayRuns::Run::Prepare(const Shared& shared) {
     if (shared.places[t] == unit_of_place_.size()) {
       const std::string& name = step.gradients()[t].name;
       const auto [entry, added] =
-          unit_index_.try_emplace(layers ? LayerOf(name) : name, units_.size());
+          unit_index_.try_emplace(layers ? std::string(LayerOf(name)) : name, units_.size());
       if (added) units_.push_back(initial_);
       unit_of_place_.push_back(entry->second);
     }
@@ -285,7 +299,7 @@ double ReplayRuns::Run::SmallestScale() const {
   return smallest;
 }
 
-std::vector<size_t> ReplayRuns::Run::GroupsOf(std::span<const TensorInfo> tensors) const {
+std::vector<size_t> ReplayRuns::Run::GroupsOf(TensorSpan tensors) const {
   std::vector<size_t> groups;
   const std::vector<OptimizerGroup>& optimizers = options_.optimizers;
   for (size_t t = 0; t < tensors.size() && !optimizers.empty(); ++t) {
@@ -314,7 +328,7 @@ ReplayRuns::Run::IndexLists ReplayRuns::Run::CheckedBy(std::span<const size_t> p
 
 void ReplayRuns::Run::JudgeAll(Shared& shared, ReplayStep& record) const {
   const FiniteTest test = run_.rules.finite_test;
-  const std::span<const TensorInfo> tensors = shared.step.gradients();
+  const TensorSpan tensors = shared.step.gradients();
   const FiniteFindings& whole = shared.Of(*answer_).findings;
   record.finite = IsFinite(test, whole);
   Explain(test, whole, record);
@@ -547,12 +561,11 @@ bool ReplayRuns::AllStopped() const {
 
 void ReplayRuns::Take(size_t i, const Step& step) {
   if (AllStopped()) return;
-  Shared shared = {step, noise_.Find(step, step.Inputs()), noise_.places(), {}};
+  Shared shared = {step, noise_.Find(step, step.Inputs()), noise_.places(),
+                   CheckedIn(step, options_.checked)};
   std::optional<double> squares = 0;
-  for (size_t t = 0; t < step.gradients().size(); ++t) {
-    const bool of_parameter = step.gradients()[t].role == Role::kGrad;
-    if (of_parameter || options_.checked == Checked::kAllGradients) shared.checked.push_back(t);
-    const auto square = of_parameter ? step.tables().SquaredNorm(t) : std::optional(0.0);
+  for (const size_t t : CheckedIn(step, Checked::kParameterGradients)) {
+    const std::optional<double> square = step.tables().SquaredNorm(t);
     squares = squares && square ? std::optional(*squares + *square) : std::nullopt;
   }
   if (squares) shared.grad_norm = std::sqrt(*squares);

@@ -29,6 +29,12 @@ std::optional<std::string> WhyNotFromTables(const ReplayRun& run, const ProfileS
 // Returns options with which steps are tabulated for all that these runs ask of the first one.
 StepOptions OptionsFor(std::span<const ReplayRun> runs, StepOptions options);
 
+// Returns the gradients of a step that decide whether it is finite.
+std::vector<size_t> CheckedIn(const Step& step, Checked checked);
+
+// Returns what they tell a scaler, but for overflow.
+ScalerInput InputOf(const StepAnswer& answer, std::span<const size_t> checked);
+
 class ReplayRuns {
  public:
   // `options` must live as long as this.

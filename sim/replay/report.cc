@@ -17,7 +17,7 @@
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/policies/policy_settings.h"
-#include "sim/replay/largest_scale.h"
+#include "sim/replay/finite_test.h"
 #include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
@@ -384,7 +384,8 @@ std::vector<LayerLoss> LayerLosses(std::span<const ReplayTensor> tensors) {
   NamedList<LayerLoss> layers;
   for (const ReplayTensor& tensor : tensors) {
     if (tensor.noise()) continue;
-    LayerLoss& layer = layers.Of(WithoutCall(LayerOf(tensor.name)), layers.items().size() - 1);
+    LayerLoss& layer =
+        layers.Of(std::string(WithoutCall(LayerOf(tensor.name))), layers.items().size() - 1);
     ++layer.tensors;
     layer.overflow += tensor.stats.overflow;
     if (tensor.first_overflow_step) {

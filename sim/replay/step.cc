@@ -180,7 +180,7 @@ Step::Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOpt
       options_(std::move(options)),
       check_(std::move(check)),
       answers_(std::make_shared<Answers>()) {
-  FindBounds();
+  LookAtInputs();
   if (recorded_ == nullptr) return;
   MergeMetadata(*recorded_, tables_);
   for (const Recording& recording : recorded_->recordings) {
@@ -189,10 +189,13 @@ Step::Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOpt
   }
 }
 
-void Step::FindBounds() {
+void Step::LookAtInputs() {
   bounds_ = {};
+  inputs_.assign(tables_.parts.empty() ? 0 : tables_.gradients, {});
   for (const std::vector<TensorTable>& part : tables_.parts) {
-    for (const TensorTable& table : std::span(part).first(tables_.gradients)) {
+    for (size_t t = 0; t < tables_.gradients; ++t) {
+      const TensorTable& table = part[t];
+      inputs_[t].Merge(table.Inputs());
       const double parts = static_cast<double>(tables_.parts.size());
       bounds_.infinite |= table.inf > 0;
       bounds_.squares += parts * table.sum_of_squares;
@@ -207,9 +210,21 @@ void Step::FindBounds() {
   }
 }
 
+namespace {
+
+template <class Drops>
+TraceStep Without(TraceStep step, const Drops& drops) {
+  for (Recording& recording : step.recordings) {
+    std::erase_if(recording.tensors, [&](const auto& tensor) { return drops(*tensor.info); });
+  }
+  return step;
+}
+
+}  // namespace
+
 void Step::Drop(const std::function<bool(const TensorInfo& tensor)>& drops) {
   std::vector<bool> dropped;
-  for (const TensorInfo& tensor : tables_.tensors) dropped.push_back(drops(tensor));
+  for (const TensorRef& tensor : tables_.tensors) dropped.push_back(drops(*tensor));
   if (std::ranges::find(dropped, true) == dropped.end()) return;
   const auto drop = [&](auto& list) {
     size_t t = 0;
@@ -224,15 +239,9 @@ void Step::Drop(const std::function<bool(const TensorInfo& tensor)>& drops) {
   const auto gradients = dropped.begin() + static_cast<std::ptrdiff_t>(tables_.gradients);
   tables_.gradients -= static_cast<size_t>(std::count(dropped.begin(), gradients, true));
   drop(tables_.tensors);
-  FindBounds();
+  LookAtInputs();
   if (recorded_ == nullptr) return;
-  auto left = std::make_shared<TraceStep>(*recorded_);
-  for (Recording& recording : left->recordings) {
-    std::erase_if(recording.tensors, [&](const TraceTensor& tensor) {
-      return drops({tensor.name, tensor.role, tensor.dtype, tensor.shape});
-    });
-  }
-  recorded_ = std::move(left);
+  recorded_ = std::make_shared<const TraceStep>(Without(*recorded_, drops));
 }
 
 std::string Step::Metadata(std::string_view key) const {
@@ -248,14 +257,6 @@ bool Step::HasBrokenLoss() const { return broken_loss_ || IsBrokenLoss(tables_.m
 
 RefusedSteps Step::RefusedBefore() const {
   return recorded_ == nullptr ? RefusedIn(tables_.metadata) : refused_;
-}
-
-std::vector<TensorStats> Step::Inputs() const {
-  std::vector<TensorStats> inputs(tables_.gradients);
-  for (const std::vector<TensorTable>& part : tables_.parts) {
-    for (size_t t = 0; t < inputs.size(); ++t) inputs[t].Merge(part[t].Inputs());
-  }
-  return inputs;
 }
 
 const TraceStep& Step::Values(const std::string& reason, const std::string& otherwise) const {
@@ -568,12 +569,10 @@ void Step::Measure(StepQuestion question, std::span<const size_t> gradients,
   TraceStep some = values;
   if (gradients.size() < answer.size()) {
     std::map<std::string, size_t> wanted;
-    for (const size_t t : gradients) wanted[tables_.tensors[t].name] = t;
-    for (Recording& recording : some.recordings) {
-      std::erase_if(recording.tensors, [&](const TraceTensor& tensor) {
-        return IsForward(tensor.role) || !wanted.contains(tensor.name);
-      });
-    }
+    for (const size_t t : gradients) wanted[tables_.tensors[t]->name] = t;
+    some = Without(std::move(some), [&](const TensorInfo& tensor) {
+      return IsForward(tensor.role) || !wanted.contains(tensor.name);
+    });
     if (!question.tensor_scales.empty()) {
       std::vector<float> scales;
       for (const size_t t : gradients) scales.push_back(question.tensor_scales[t]);
@@ -645,26 +644,30 @@ std::shared_ptr<const StepAnswer> Step::AskForward(const Conversion& conversion)
 void Step::MeasureForward(const Conversion& conversion, std::span<const uint8_t> told,
                           StepAnswer& answer) const {
   const auto outside = OutsideTables(conversion, 1);
-  TraceStep step = Values(WhyNot(outside.value_or(NotInTable::kEnds)));
   std::map<std::string, size_t> wanted;
   for (size_t t = 0; t < told.size(); ++t) {
     if (!told[t]) wanted[forward()[t].name] = t;
   }
+  TraceStep step =
+      Without(Values(WhyNot(outside.value_or(NotInTable::kEnds))), [&](const TensorInfo& tensor) {
+        return !IsForward(tensor.role) || !wanted.contains(tensor.name);
+      });
   for (Recording& recording : step.recordings) {
     recording.grad_scale = 1;
-    std::erase_if(recording.tensors, [&](const TraceTensor& tensor) {
-      return !IsForward(tensor.role) || !wanted.contains(tensor.name);
-    });
-    for (TraceTensor& tensor : recording.tensors) tensor.role = Role::kActGrad;
+    for (TraceTensor& tensor : recording.tensors) {
+      TensorInfo info = *tensor.info;
+      info.role = Role::kActGrad;
+      tensor.info = std::move(info);
+    }
   }
   StepOptions one_by_one = options_;
   one_by_one.accumulation = Accumulation::kQuantizeThenSum;
   const StepQuestion question = {.conversion = conversion};
   StepAnswer measured = MeasureStep(step, std::span(&question, 1), one_by_one).front();
   Check();
-  const std::vector<TensorInfo> order = DescribeTensors(step);
+  const std::vector<TensorRef> order = DescribeTensors(step);
   for (size_t i = 0; i < measured.size(); ++i) {
-    TensorAnswer& found = answer[wanted.at(order[i].name)];
+    TensorAnswer& found = answer[wanted.at(order[i]->name)];
     found = std::move(measured[i]);
     if (tables_.parts.size() == 1) found.parts.clear();
   }
@@ -675,7 +678,7 @@ std::shared_ptr<const std::vector<GradientSpread>> Step::Spreads() const {
     const std::vector<double> sums =
         SumGradients(Values("the policy looks at the spread of each gradient"));
     Check();
-    const std::vector<TensorStats> inputs = Inputs();
+    const std::vector<TensorStats>& inputs = Inputs();
     std::vector<GradientSpread> spreads(sums.size());
     for (size_t t = 0; t < sums.size(); ++t) {
       const auto count = static_cast<double>(inputs[t].elements - inputs[t].nonfinite());
@@ -722,8 +725,9 @@ uint64_t Step::Bytes() const {
     for (const std::vector<TensorTable>& part : parts) add(part);
   }
   const uint64_t answers = answers_->gradients.size() + answers_->forward.size();
-  return bytes + tables_.tensors.size() * (sizeof(TensorInfo) + answers * sizeof(TensorAnswer) +
-                                           answers_->errors.size() * sizeof(double));
+  return bytes + inputs_.size() * sizeof(TensorStats) +
+         tables_.tensors.size() * (sizeof(TensorRef) + answers * sizeof(TensorAnswer) +
+                                   answers_->errors.size() * sizeof(double));
 }
 
 StepQuestions Step::Asked() const {
@@ -787,6 +791,32 @@ StepSource Without(StepSource source, std::function<bool(const TensorInfo& tenso
     return step;
   };
   return without;
+}
+
+StepSource KeepSteps(StepSource source, uint64_t bytes) {
+  constexpr size_t kMostKept = 64;  // of which each may hold files open
+  struct Memory {
+    std::mutex mutex;
+    std::map<size_t, std::unique_ptr<const Step>> steps;
+    uint64_t left;
+  };
+  const auto memory = std::make_shared<Memory>();
+  memory->left = bytes;
+  source.load = [memory, load = std::move(source.load)](size_t i, const StepOptions& options) {
+    {
+      const std::lock_guard lock(memory->mutex);
+      const auto found = memory->steps.find(i);
+      if (found != memory->steps.end()) return found->second->Again();
+    }
+    std::unique_ptr<Step> step = load(i, options);
+    const std::lock_guard lock(memory->mutex);
+    if (memory->steps.size() < kMostKept && step->Bytes() <= memory->left) {
+      memory->left -= step->Bytes();
+      memory->steps[i] = step->Again();
+    }
+    return step;
+  };
+  return source;
 }
 
 namespace {

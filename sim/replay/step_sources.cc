@@ -1,21 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/replay/step_sources.h"
 
+#include <fmt/format.h>
 #include <fnmatch.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/replay/file_state.h"
-#include "sim/replay/trace_notes.h"
+#include "sim/base/quantity.h"
 #include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
+namespace {
+
+// Throws InputError naming a file that is gone.
+FileState StateOf(std::span<const std::string> paths) {
+  constexpr int64_t kNanoseconds = 1'000'000'000;
+  FileState state;
+  for (const std::string& path : paths) {
+    struct stat status = {};
+    if (stat(path.c_str(), &status) != 0) {
+      throw InputError(Printable(path),
+                       std::string("cannot be read (") + std::strerror(errno) + ")");
+    }
+    state.files.push_back(
+        {std::filesystem::path(path).filename().string(), static_cast<uint64_t>(status.st_size)});
+    state.changed_at.push_back(int64_t{status.st_mtim.tv_sec} * kNanoseconds +
+                               status.st_mtim.tv_nsec);
+  }
+  return state;
+}
+
+}  // namespace
+
+FileState StateIfThere(std::span<const std::string> paths) {
+  try {
+    return StateOf(paths);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+void RequireUnchanged(std::span<const std::string> paths, const FileState& before) {
+  const FileState after = StateOf(paths);
+  for (size_t k = 0; k < paths.size(); ++k) {
+    const bool is_same = k < before.files.size() && after.files[k].bytes == before.files[k].bytes &&
+                         after.changed_at[k] == before.changed_at[k];
+    if (!is_same) throw InputError(Printable(paths[k]), "changed while it was read");
+  }
+}
+
 namespace {
 
 // Steps of at most this size in bytes are small: some ten milliseconds of one thread.
@@ -55,7 +99,7 @@ StepTables HeadOf(const TraceStep& step) {
   if (!step.recordings.empty()) head.metadata = step.recordings.front().metadata;
   head.tensors = DescribeTensors(step);
   head.gradients = static_cast<size_t>(std::ranges::count_if(
-      head.tensors, [](const TensorInfo& tensor) { return IsGradient(tensor.role); }));
+      head.tensors, [](const TensorRef& tensor) { return IsGradient(tensor->role); }));
   return head;
 }
 
@@ -71,6 +115,114 @@ std::unique_ptr<Step> OpenStep(const TraceReader& trace, size_t steps, size_t i,
   StepTables tables = TabulateStep(*recorded, *options);
   check();
   return std::make_unique<Step>(std::move(tables), recorded, *options, check);
+}
+
+// The first step, or nothing if it is damaged: whoever reads it says so.
+std::optional<TraceStep> FirstStep(const TraceReader& trace) {
+  try {
+    return trace.Load(0);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void NoteHalfPrecision(const Recording& recording, std::vector<std::string>& notes) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const auto count = std::ranges::count(
+        recording.tensors, dtype, [](const TraceTensor& tensor) { return tensor.info->dtype; });
+    if (count == 0) continue;
+    notes.push_back(
+        fmt::format("{} of {} {} recorded in {}: the trace does not show what underflow or "
+                    "overflow of that format already lost",
+                    count, Counted(recording.tensors.size(), "tensor"), count == 1 ? "is" : "are",
+                    NameOf(dtype)));
+  }
+}
+
+// safetensors of transformers say {"format": "pt"}; their names are those of parameters.
+bool NoteWeights(const Recording& recording, std::vector<std::string>& notes) {
+  const auto format = recording.metadata.find("format");
+  if (format == recording.metadata.end() || format->second != "pt") return false;
+  const auto is_gradient = [](const TraceTensor& tensor) {
+    return tensor.info->name.ends_with("grad") || tensor.info->role == Role::kActGrad;
+  };
+  const auto is_weight = [](const TraceTensor& tensor) {
+    return tensor.info->name.ends_with(".weight");
+  };
+  if (std::ranges::any_of(recording.tensors, is_gradient)) return false;
+  if (std::ranges::none_of(recording.tensors, is_weight)) return false;
+  notes.push_back(recording.place +
+                  " looks like the weights of a model, not its gradients: record gradients with "
+                  "dlsim.Recorder, or save p.grad of each parameter");
+  return true;
+}
+
+// The last parts of names that gradients do not have; names of forward roles are none of theirs.
+bool NamesForwardOrWeight(std::string_view name) {
+  constexpr std::string_view kEndings[] = {".act",    ".value",      ".fwd",   ".weight", ".bias",
+                                           ".output", ".activation", ".input", ".param"};
+  return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+// Whether a part of a name is what torch.optim calls a tensor of its states.
+bool NamesOptimizerState(std::string_view name) {
+  constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq",      "max_exp_avg_sq",
+                                          "exp_inf", "momentum_buffer", "square_avg",
+                                          "grad_avg"};
+  return std::ranges::any_of(kStates, [&](std::string_view state) {
+    return name.find(state) != name.npos &&
+           fmt::format(".{}.", name).find(fmt::format(".{}.", state)) != std::string::npos;
+  });
+}
+
+// Adds a note on those of the names that are like something else than a gradient's.
+void NoteLike(const char* what, bool (*is_like)(std::string_view),
+              std::span<const std::string_view> names, std::vector<std::string>& notes) {
+  const auto first = std::ranges::find_if(names, is_like);
+  if (first == names.end()) return;
+  const auto count = std::ranges::count_if(names, is_like);
+  const std::string more = count > 1 ? fmt::format(" and {} more", count - 1) : "";
+  notes.push_back(
+      fmt::format("named like {}, but treated as a gradient: {}{}", what, Printable(*first), more));
+}
+
+// Notes the steps that are missing between those that are there, by their numbers, which ascend: a
+// scaler counts steps, and may have seen an overflow there.
+void NoteGaps(size_t steps, const std::function<int64_t(size_t)>& number,
+              std::vector<std::string>& notes) {
+  size_t gaps = 0;
+  int64_t missing = 0;
+  for (size_t i = 1; i < steps; ++i) {
+    const int64_t between = number(i) - number(i - 1) - 1;
+    gaps += between > 0;
+    missing += between;
+  }
+  if (gaps == 0) return;
+  notes.push_back(fmt::format(
+      "{} {} missing ({}): policies treat the recorded steps as consecutive, so they count too few "
+      "clean steps and see no overflow in the gaps",
+      Counted(static_cast<uint64_t>(missing), "step"), missing == 1 ? "is" : "are",
+      Counted(gaps, "gap")));
+}
+
+// Returns the reader's own notes, then one each for steps that were not recorded, for gradients in
+// 16 bits, and for what looks like a model's weights or has a name like forward values or weights;
+// the last two go by the first step.
+std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
+  std::vector<std::string> notes = trace.notes();
+  NoteGaps(
+      trace.step_count(), [&](size_t i) { return trace.step_number(i); }, notes);
+  const std::optional<TraceStep> step = FirstStep(trace);
+  if (!step) return notes;
+  NoteHalfPrecision(step->recordings.front(), notes);
+  if (NoteWeights(step->recordings.front(), notes)) return notes;
+  std::vector<std::string_view> gradients;
+  for (const TraceTensor& tensor : step->recordings.front().tensors) {
+    if (tensor.info->role == Role::kGrad) gradients.push_back(tensor.info->name);
+  }
+  NoteLike("a forward value or a weight", NamesForwardOrWeight, gradients, notes);
+  NoteLike("the state of an optimizer", NamesOptimizerState, gradients, notes);
+  return notes;
 }
 
 }  // namespace
@@ -231,10 +383,10 @@ using Candidates = std::map<std::string, float>;
 
 void CompareWithEarlier(const StepTables& step, bool first, Candidates& candidates) {
   for (size_t t = 0; t < step.gradients; ++t) {
-    if (!MayBeLoss(step.tensors[t])) continue;
+    if (!MayBeLoss(*step.tensors[t])) continue;
     for (const std::vector<TensorTable>& part : step.parts) {
       const float value = OnlyValue(part[t]);
-      const auto [entry, added] = candidates.try_emplace(step.tensors[t].name, first ? value : 0);
+      const auto [entry, added] = candidates.try_emplace(step.tensors[t]->name, first ? value : 0);
       if (entry->second != value || !IsShareOfOne(value)) entry->second = 0;
     }
   }
@@ -249,7 +401,7 @@ std::set<std::string> FindLosses(const StepSource& source) {
     for (size_t s = 0; s < samples; ++s) {
       const size_t i = samples < 2 ? 0 : s * (source.step_count - 1) / (samples - 1);
       const std::unique_ptr<Step> head = source.describe(i);
-      const auto count = std::ranges::count_if(head->tables().tensors, MayBeLoss);
+      const auto count = std::ranges::count_if(head->tables().tensors, MayBeLoss, Referred());
       if (count == 0 || static_cast<size_t>(count) == head->tables().tensors.size()) return {};
       const auto is_other = [](const TensorInfo& tensor) { return !MayBeLoss(tensor); };
       if (head->recorded() != nullptr) {

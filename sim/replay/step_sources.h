@@ -16,6 +16,20 @@
 
 namespace dlsim::sim {
 
+// Files as they are on disk at one time.
+struct FileState {
+  std::vector<RecordedFile> files;
+  std::vector<int64_t> changed_at;  // of each, in nanoseconds since 1970
+
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+// Returns it before files are opened: one that is gone is reported where it is opened.
+FileState StateIfThere(std::span<const std::string> paths);
+
+// Throws InputError naming a file of which size or time is not as before.
+void RequireUnchanged(std::span<const std::string> paths, const FileState& before);
+
 SourceFacts FactsOf(const TraceReader& trace);
 
 // Throws InputError if there is no step.

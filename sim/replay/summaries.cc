@@ -155,8 +155,8 @@ void Summarize(const TraceStep& step, const Recording& recording, float min_norm
     TensorSummary& summary = summaries[t];
     summary.step = step.step;
     if (recording.micro >= 0) summary.micro = recording.micro;
-    summary.tensor = tensors[t].name;
-    summary.role = tensors[t].role;
+    summary.tensor = tensors[t].info->name;
+    summary.role = tensors[t].info->role;
     std::vector<uint64_t> counts(bins.size());
     Tabulator tabulator;
     VisitValues(recording, tensors[t], [&](uint64_t, std::span<const float> values) {

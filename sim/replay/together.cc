@@ -190,7 +190,7 @@ std::vector<Whole> WholesOf(const Ranks& ranks, std::span<const std::string> pla
     const StepTables& step = ranks[rank]->tables();
     AddCuts(places[rank], step.metadata, cuts);
     for (size_t t = 0; t < step.tensors.size(); ++t) {
-      const TensorInfo& info = step.tensors[t];
+      const TensorInfo& info = *step.tensors[t];
       const PieceName name = ParseName(info.name);
       const auto [found, is_new] = known.try_emplace(name.whole, wholes.size());
       if (is_new) {

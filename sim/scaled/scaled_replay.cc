@@ -24,7 +24,7 @@ bool IsJudged(const TensorInfo& tensor, const std::set<std::string>& float32) {
   if (tensor.role == Role::kGrad || tensor.shape.size() < 2 || IsOfOperation(tensor.name)) {
     return false;
   }
-  return !float32.contains(OutputOf(tensor.name));
+  return !float32.contains(std::string(OutputOf(tensor.name)));
 }
 
 // Of NaN none is taken.
@@ -94,7 +94,7 @@ void AddStep(const Step& step, std::span<const NamedScaledFormat> formats,
     return delayed == of_formats[f].delayed.end() ? 1 : delayed->second.scale();
   };
   const std::vector<std::vector<ScaledLoss>> losses = step.MeasureScaled(formats, scale);
-  const std::vector<TensorInfo>& tensors = step.tables().tensors;
+  const TensorSpan tensors = {step.tables().tensors, {}};
   for (size_t f = 0; f < formats.size(); ++f) {
     const ScaledFormat& format = formats[f].format;
     OfFormat& of = of_formats[f];

@@ -55,13 +55,8 @@ SharedOutcome OutcomeOf(const Step& step, std::span<const size_t> checked, const
   judged.finite = IsFinite(kind.finite_test, findings);
   Explain(kind.finite_test, findings, judged);
   outcome.lower_scale_helps = judged.lower_scale_helps;
+  outcome.input = InputOf(*answer, checked);
   outcome.input.overflow = !judged.finite;
-  for (const size_t t : checked) {
-    const GradientDetail& detail = (*answer)[t].detail;
-    outcome.input.absmax = std::fmax(outcome.input.absmax, detail.absmax);
-    outcome.input.below_edge += detail.below_edge;
-    outcome.input.above_edge += detail.above_edge;
-  }
   return outcome;
 }
 
@@ -243,21 +238,12 @@ class SweepLoop {
       questions.gradients.back().scale = scale;
     }
     step.MakeReady(questions);
-    const std::vector<size_t> checked = CheckedIn(step);
+    const std::vector<size_t> checked = CheckedIn(step, replay_.checked);
     ParallelFor(asked.size(), [&](size_t i) {
       const auto& [kind, scale, outcome] = asked[i];
       TellOrRefuse([&] { *outcome = OutcomeOf(step, checked, *kind, scale); },
                    [&](const char* why) { outcome->refused = why; });
     });
-  }
-
-  std::vector<size_t> CheckedIn(const Step& step) const {
-    std::vector<size_t> checked;
-    for (size_t t = 0; t < step.gradients().size(); ++t) {
-      const bool gradient = step.gradients()[t].role == Role::kGrad;
-      if (gradient || replay_.checked == Checked::kAllGradients) checked.push_back(t);
-    }
-    return checked;
   }
 
   // Calls `tell`; of a profile that does not have what it asks for, `refuse` with the reason.

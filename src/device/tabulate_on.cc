@@ -93,7 +93,7 @@ class DeviceTabulator {
       piece.count = static_cast<uint32_t>(CountOf(block, column));
       if (IsByPart(sources) && column < parts_ && IsOnDevice(sources.recordings[column])) {
         const Source& source = sources.recordings[column];
-        piece.dtype = source.tensor->dtype;
+        piece.dtype = source.tensor->info->dtype;
         piece.grad_scale = source.grad_scale;
         piece.on_device = source.tensor->memory + block.begin * DTypeSize(piece.dtype);
       }
@@ -132,7 +132,7 @@ class DeviceTabulator {
       const Source& source = sources.recordings[part];
       const size_t count = IsOnDevice(source) ? ElementsOf(source, block) : 0;
       if (count == 0) continue;
-      const DType dtype = source.tensor->dtype;
+      const DType dtype = source.tensor->info->dtype;
       const size_t size = DTypeSize(dtype);
       std::vector<std::byte> bytes(count * size);
       device_.Read(source.tensor->memory + block.begin * size, bytes);

@@ -58,14 +58,14 @@ void LoadFloats(DType dtype, const std::byte* from, float grad_scale, std::span<
 void VisitValues(const Recording& recording, const TraceTensor& tensor,
                  const std::function<void(uint64_t begin, std::span<const float> values)>& visit) {
   const DefaultFloatEnvironment environment;
-  const size_t size = DTypeSize(tensor.dtype);
+  const size_t size = DTypeSize(tensor.info->dtype);
   std::vector<float> values(std::min<uint64_t>(tensor.elements, kChunkElements));
   std::vector<std::byte> buffer(values.size() * size);
   for (uint64_t begin = 0; begin < tensor.elements; begin += kChunkElements) {
     const size_t count = std::min<uint64_t>(kChunkElements, tensor.elements - begin);
     const std::byte* const bytes =
         tensor.Bytes(begin * size, std::span(buffer).first(count * size));
-    LoadFloats(tensor.dtype, bytes, recording.CarriedScale(tensor.role),
+    LoadFloats(tensor.info->dtype, bytes, recording.CarriedScale(tensor.info->role),
                std::span(values).first(count));
     visit(begin, std::span<const float>(values).first(count));
   }
@@ -97,7 +97,7 @@ std::span<const float> BlockLoader::Recorded(size_t recording) {
   const std::byte* const bytes = bytes_[recording];
   if (bytes == nullptr) return {};
   const Source& source = sources_->recordings[recording];
-  const DType dtype = source.tensor->dtype;
+  const DType dtype = source.tensor->info->dtype;
   const size_t count = ElementsOf(source, *block_);
   const bool aligned = reinterpret_cast<uintptr_t>(bytes) % alignof(float) == 0;
   if (dtype == DType::kF32 && aligned && source.grad_scale == 1.0f) {

@@ -56,7 +56,7 @@ struct Work {
     Measurement measurement = {question.conversion, question.ScaleOf(tensor), {}};
     if (measurement.conversion.rounding == Rounding::kStochastic) {
       measurement.random = {options.seed,
-                            StreamOf(tensors[tensor].first->name, step.step, parts[part])};
+                            StreamOf(tensors[tensor].first->info->name, step.step, parts[part])};
     }
     return measurement;
   }

@@ -23,17 +23,18 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
   }
   for (size_t r = 0; r < step.recordings.size(); ++r) {
     for (const TraceTensor& tensor : step.recordings[r].tensors) {
-      if (IsForward(tensor.role) != (pass == Pass::kForward)) continue;
+      const TensorInfo& info = *tensor.info;
+      if (IsForward(info.role) != (pass == Pass::kForward)) continue;
       size_t t = tensors.size();
-      if (repeats) t = index.try_emplace(tensor.name, t).first->second;
+      if (repeats) t = index.try_emplace(info.name, t).first->second;
       if (t == tensors.size()) {
         tensors.push_back({&tensor, 0, {}});
-        const auto found = tensor.role == Role::kActGrad ? axes.find(tensor.name) : axes.end();
+        const auto found = info.role == Role::kActGrad ? axes.find(info.name) : axes.end();
         if (found != axes.end()) tensors[t].features = found->second;
       }
       TensorSources& sources = tensors[t];
       sources.recordings.resize(step.recordings.size());
-      sources.recordings[r] = {&tensor, step.recordings[r].CarriedScale(tensor.role)};
+      sources.recordings[r] = {&tensor, step.recordings[r].CarriedScale(info.role)};
       sources.elements = std::max(sources.elements, tensor.elements);
     }
   }
@@ -79,9 +80,9 @@ void ReadBefore(const TensorSources& sources, Block& block) {
     const Source& source = sources.recordings[r];
     const size_t elements = ElementsOf(source, block);
     if (elements == 0 || !source.tensor->reads_in_order) continue;
-    const size_t size = DTypeSize(source.tensor->dtype);
+    const size_t size = DTypeSize(source.tensor->info->dtype);
     block.read_before[r].resize(elements * size);
-    source.tensor->read(block.begin * size, block.read_before[r]);
+    source.tensor->Read(block.begin * size, block.read_before[r]);
   }
 }
 
@@ -130,7 +131,7 @@ size_t BufferBytes(const TensorSources& sources, const Block& block, size_t reco
   if (elements == 0 || source.tensor->memory != nullptr || HasReadBefore(block, recording)) {
     return 0;
   }
-  const size_t bytes = elements * DTypeSize(source.tensor->dtype);
+  const size_t bytes = elements * DTypeSize(source.tensor->info->dtype);
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
@@ -163,7 +164,7 @@ void ReadBlock(const TensorSources& sources, const Block& block,
       bytes[r] = block.read_before[r].data();
       continue;
     }
-    const size_t size = DTypeSize(source.tensor->dtype);
+    const size_t size = DTypeSize(source.tensor->info->dtype);
     const std::span<std::byte> part = buffer.first(BufferBytes(sources, block, r));
     bytes[r] = source.tensor->Bytes(block.begin * size,
                                     part.first(std::min(part.size(), elements * size)));
@@ -178,7 +179,7 @@ void CopyBlock(const TensorSources& sources, const Block& block, size_t recordin
     return;
   }
   const TraceTensor& tensor = *sources.recordings[recording].tensor;
-  const std::byte* const bytes = tensor.Bytes(block.begin * DTypeSize(tensor.dtype), out);
+  const std::byte* const bytes = tensor.Bytes(block.begin * DTypeSize(tensor.info->dtype), out);
   if (bytes != out.data()) std::memcpy(out.data(), bytes, out.size());
 }
 

@@ -557,11 +557,11 @@ AnyJson HeadJson(const StepTables& step, size_t parts, bool sums, const ProfileS
   json["sums"] = sums;
   json["gradients"] = step.gradients;
   json["tensors"] = AnyJson::array();
-  for (const TensorInfo& tensor : step.tensors) {
-    json["tensors"].push_back({{"name", tensor.name},
-                               {"role", NameOf(tensor.role)},
-                               {"dtype", NameOf(tensor.dtype)},
-                               {"shape", tensor.shape}});
+  for (const TensorRef& tensor : step.tensors) {
+    json["tensors"].push_back({{"name", tensor->name},
+                               {"role", NameOf(tensor->role)},
+                               {"dtype", NameOf(tensor->dtype)},
+                               {"shape", tensor->shape}});
   }
   json["files"] = AnyJson::array();
   for (const RecordedFile& file : step.files) {
@@ -650,9 +650,9 @@ Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
     step.micro_steps = IntegersIn<int64_t>(json.at("micro_steps"));
     head.sums = json.at("sums").get<bool>();
     for (const nlohmann::json& entry : json.at("tensors")) {
-      step.tensors.push_back({entry.at("name").get<std::string>(), NameIn<Role>(entry, "role"),
-                              NameIn<DType>(entry, "dtype"),
-                              IntegersIn<uint64_t>(entry.at("shape"))});
+      step.tensors.push_back(TensorInfo{entry.at("name").get<std::string>(),
+                                        NameIn<Role>(entry, "role"), NameIn<DType>(entry, "dtype"),
+                                        IntegersIn<uint64_t>(entry.at("shape"))});
     }
     step.gradients = static_cast<size_t>(IntegerIn(json.at("gradients")));
     for (const nlohmann::json& entry : json.at("files")) {
@@ -676,7 +676,7 @@ Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
             "at most " + std::to_string(step.tensors.size()));
     std::set<std::string> names;
     for (size_t t = 0; t < step.tensors.size(); ++t) {
-      const TensorInfo& tensor = step.tensors[t];
+      const TensorInfo& tensor = *step.tensors[t];
       const char* problem = nullptr;
       if (!names.insert(tensor.name).second) problem = "damaged: two tensors of one name";
       if (tensor.shape.size() > kMaxRank) problem = "damaged: too many dimensions";
@@ -859,7 +859,7 @@ void ReadTables(const std::shared_ptr<NpzArchive>& archive, const ProfileSetting
   size_t i = 0;
   ForEachTable(step, [&](const TensorTable& table, size_t tensor, int32_t, float) {
     CheckTable(
-        place + ": row " + std::to_string(i++) + " (" + Printable(step.tensors[tensor].name) + ")",
+        place + ": row " + std::to_string(i++) + " (" + Printable(step.tensors[tensor]->name) + ")",
         table);
   });
 }

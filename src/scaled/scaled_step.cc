@@ -15,11 +15,11 @@ namespace {
 bool IsOfParameter(Role role) { return role == Role::kValue || role == Role::kGrad; }
 
 MatrixView AsMatrix(const TraceTensor& tensor, std::span<const float> values) {
-  const std::vector<uint64_t>& shape = tensor.shape;
+  const std::vector<uint64_t>& shape = tensor.info->shape;
   if (values.empty()) return {};
   if (shape.size() < 2) return {values, 1, values.size()};
   const uint64_t columns =
-      IsOfParameter(tensor.role) ? values.size() / shape.front() : shape.back();
+      IsOfParameter(tensor.info->role) ? values.size() / shape.front() : shape.back();
   return {values, values.size() / columns, columns};
 }
 
@@ -33,19 +33,19 @@ std::vector<BlockAxis> AxesOf(Role role, const ScaledFormat& format) {
 ScaledLoss LossOf(const TraceTensor& tensor, const MatrixView& matrix, const ScaledFormat& format,
                   std::optional<float> scale) {
   const MatrixChannels channels =
-      IsOfParameter(tensor.role) ? MatrixChannels::kRows : MatrixChannels::kColumns;
+      IsOfParameter(tensor.info->role) ? MatrixChannels::kRows : MatrixChannels::kColumns;
   ScaledLoss loss;
-  const std::vector<BlockAxis> axes = AxesOf(tensor.role, format);
+  const std::vector<BlockAxis> axes = AxesOf(tensor.info->role, format);
   for (size_t i = 0; i < axes.size(); ++i) {
-    loss.by_axis[i] =
-        MeasureScaled(format, ElementOf(format, tensor.role), matrix, axes[i], channels, scale);
+    loss.by_axis[i] = MeasureScaled(format, ElementOf(format, tensor.info->role), matrix, axes[i],
+                                    channels, scale);
   }
   return loss;
 }
 
 std::vector<float> ValuesOf(const Recording& recording, const TraceTensor& tensor) {
   if (tensor.device >= 0) {
-    throw UsageError(Quoted(tensor.name), "scaled formats are measured on the host",
+    throw UsageError(Quoted(tensor.info->name), "scaled formats are measured on the host",
                      "a tensor in the host's memory", "cuda:" + std::to_string(tensor.device));
   }
   std::vector<float> values;
@@ -73,7 +73,7 @@ std::vector<std::vector<ScaledLoss>> MeasureScaledStep(const TraceStep& step,
       const std::vector<float> values = ValuesOf(step.recordings[r], *tensor);
       const MatrixView matrix = AsMatrix(*tensor, values);
       for (size_t f = 0; f < formats.size(); ++f) {
-        const std::optional<float> given = scale ? scale(f, tensor->name) : std::nullopt;
+        const std::optional<float> given = scale ? scale(f, tensor->info->name) : std::nullopt;
         losses[f][t].Merge(LossOf(*tensor, matrix, formats[f].format, given));
       }
     }

@@ -32,8 +32,6 @@ namespace {
 // vector.
 struct ChannelLayout {
   uint64_t channels = 1, inner = 1;
-
-  friend bool operator==(const ChannelLayout&, const ChannelLayout&) = default;
 };
 
 ChannelLayout LayoutAlong(const std::vector<uint64_t>& shape, size_t axis) {
@@ -45,12 +43,12 @@ ChannelLayout LayoutAlong(const std::vector<uint64_t>& shape, size_t axis) {
 // Returns how the channels of a gradient lie; one channel where that is not known.
 ChannelLayout LayoutOf(const TensorSources& sources, const TraceTensor& tensor) {
   constexpr size_t kImage = 4;
-  const std::vector<uint64_t>& shape = tensor.shape;
-  if (IsForward(tensor.role)) return {};
+  const std::vector<uint64_t>& shape = tensor.info->shape;
+  if (IsForward(tensor.info->role)) return {};
   if (sources.features) {
     return *sources.features ? LayoutAlong(shape, **sources.features) : ChannelLayout();
   }
-  if (tensor.role == Role::kGrad) return LayoutAlong(shape, 0);
+  if (tensor.info->role == Role::kGrad) return LayoutAlong(shape, 0);
   return LayoutAlong(shape, shape.size() >= kImage ? 1 : shape.size() - 1);
 }
 
@@ -300,10 +298,7 @@ void AddForward(const std::vector<TensorSources>& tensors, size_t recordings, St
   }
 }
 
-TensorInfo Describe(const TensorSources& sources) {
-  const TraceTensor& tensor = *sources.first;
-  return {tensor.name, tensor.role, tensor.dtype, tensor.shape};
-}
+TensorRef Describe(const TensorSources& sources) { return sources.first->info; }
 
 }  // namespace
 
@@ -379,8 +374,8 @@ PartTables TabulateAt(float mantissa, const PartTables& parts, const TraceStep& 
   return products;
 }
 
-std::vector<TensorInfo> DescribeTensors(const TraceStep& step) {
-  std::vector<TensorInfo> tensors;
+std::vector<TensorRef> DescribeTensors(const TraceStep& step) {
+  std::vector<TensorRef> tensors;
   for (const Pass pass : {Pass::kBackward, Pass::kForward}) {
     std::ranges::transform(CollectTensors(step, pass), std::back_inserter(tensors), Describe);
   }

@@ -97,23 +97,44 @@ class ValueGroups {
       }
       ++groups_[count_ - 1].count;
     }
-    std::fill_n(known_.begin(), count_, uint16_t{0});
+    known_ = false;
+    summed_ = 0;
   }
 
   size_t size() const { return count_; }
   const ValueGroup& operator[](size_t g) const { return groups_[g]; }
 
-  // Returns the sum of squared distances to the nearest multiples, at most 2^57; see
-  // Binade::errors. Past the last quantum all is lost.
+  // Returns the sum of squared distances to the nearest multiples, at most 2^57.
   uint64_t Errors(size_t g, int quantum) {
-    const auto q = static_cast<size_t>(std::min(quantum, 2) - Binade::kFirstQuantum);
-    if ((known_[g] >> q & 1) == 0) {
-      static_assert(TensorTable::kMostValues <= 1u << 9);
-      const uint32_t spacing = quantum > 1 ? kNothingNear : 1u << (23 + quantum);
-      errors_[g][q] = SumErrors(values_.data(), groups_[g], spacing);
-      known_[g] = static_cast<uint16_t>(known_[g] | 1u << q);
+    static_assert(TensorTable::kMostValues <= 1u << 9);
+    if (!known_) {
+      SumErrors(values_.data(), std::span(groups_).first(count_), errors_.data());
+      known_ = true;
     }
-    return errors_[g][q];
+    const auto place = static_cast<size_t>(std::min(quantum, 2) - Binade::kFirstQuantum);
+    return errors_[g][place];
+  }
+
+  // Whether groups can be summed together.
+  bool IsNarrow() const {
+    return groups_[count_ - 1].exponent - groups_[0].exponent <= kMostBinades;
+  }
+
+  // Returns the same of the groups from `begin` to before `end`, in units of the first.
+  uint128_t Errors(size_t begin, size_t end, int quantum) {
+    const int q = std::min(quantum, 2) - Binade::kFirstQuantum;
+    std::array<uint128_t, kExponents + 1>& sums = sums_[static_cast<size_t>(q)];
+    if ((summed_ >> q & 1) == 0) {
+      for (size_t g = 0; g < count_; ++g) {
+        sums[g + 1] = sums[g] + (uint128_t{Errors(g, quantum)} << UnitOf(g));
+      }
+      summed_ = static_cast<uint16_t>(summed_ | 1u << q);
+    }
+    return (sums[end] - sums[begin]) >> UnitOf(begin);
+  }
+
+  uint64_t CountOf(size_t begin, size_t end) const {
+    return groups_[end - 1].begin + groups_[end - 1].count - groups_[begin].begin;
   }
 
   // Returns the sum of what `of` makes of each significand of a group.
@@ -121,19 +142,25 @@ class ValueGroups {
   uint64_t Sum(size_t g, const Of& of) const {
     uint64_t sum = 0;
     for (const float value : values_.subspan(groups_[g].begin, groups_[g].count)) {
-      const uint32_t mantissa = std::bit_cast<uint32_t>(value) & codec::kMantissaMask;
-      sum += of(mantissa << groups_[g].shift | groups_[g].leading);
+      sum += of(groups_[g].SignificandOf(value));
     }
     return sum;
   }
 
  private:
+  static constexpr int kMostBinades = 32;  // sums of Errors() then fit 128 bits
+
+  // The exponent of a group's squares, relative to those of the first.
+  int UnitOf(size_t g) const { return 2 * (groups_[g].exponent - groups_[0].exponent); }
+
   std::span<const float> values_;
   size_t count_ = 0;
   std::array<ValueGroup, TensorTable::kMostValues> groups_;
-  // By group and quantum: what was asked before, as the bits of `known_` tell.
-  std::array<uint16_t, TensorTable::kMostValues> known_;
-  std::array<std::array<uint64_t, Binade::kQuanta + 1>, TensorTable::kMostValues> errors_;
+  bool known_ = false;  // the errors
+  std::array<GroupErrors, TensorTable::kMostValues> errors_;
+  // By quantum, of those that are set in `summed_`: the sums over the groups before each.
+  uint16_t summed_ = 0;
+  std::array<std::array<uint128_t, kExponents + 1>, Binade::kQuanta + 1> sums_ = {};
 };
 
 namespace {
@@ -150,7 +177,7 @@ double SumOfSquares(const TensorTable& table) {
   for (const Binade& binade : table.binades) sum.Add(binade.squares, SquareUnit(binade.exponent));
   ValueGroups& groups = GroupsOf(table.values);
   for (size_t g = 0; g < groups.size(); ++g) {
-    sum.Add(groups.Errors(g, 2), SquareUnit(groups[g].exponent));
+    sum.Add(groups.Sum(g, Square), SquareUnit(groups[g].exponent));
   }
   return sum.Value();
 }
@@ -458,21 +485,23 @@ class BinadeColumns {
   const Binade& binade_;
 };
 
-// The same of a group of values, summed when it is asked for.
+// The same of a group of values, summed when it is asked for; or of several, in units of the first,
+// which have a count and errors only.
 class ValueColumns {
  public:
-  ValueColumns(ValueGroups& groups, size_t g) : groups_(groups), g_(g) {}
+  ValueColumns(ValueGroups& groups, size_t begin, size_t end)
+      : groups_(groups), g_(begin), end_(end) {}
 
   static constexpr int kFewestTailBits = Binade::kFewestTailBits;
   int exponent() const { return groups_[g_].exponent; }
-  uint64_t count() const { return groups_[g_].count; }
+  uint64_t count() const { return groups_.CountOf(g_, end_); }
   uint64_t powers() const {
     return Sum([](uint32_t m) { return m == 1u << 23 ? 1 : 0; });
   }
   uint128_t significands() const {
     return Sum([](uint32_t m) { return m; });
   }
-  uint128_t squares() const { return groups_.Errors(g_, 2); }
+  uint128_t squares() const { return Errors(2); }
   uint64_t RoundingUp(int bits) const {
     return Sum([least = Least(bits)](uint32_t m) { return m >= least ? 1 : 0; });
   }
@@ -483,7 +512,9 @@ class ValueColumns {
     return Sum(
         [least = Least(bits)](uint32_t m) { return Square(m >= least ? (1u << 24) - m : 0); });
   }
-  uint128_t Errors(int quantum) const { return groups_.Errors(g_, quantum); }
+  uint128_t Errors(int quantum) const {
+    return end_ == g_ + 1 ? groups_.Errors(g_, quantum) : groups_.Errors(g_, end_, quantum);
+  }
 
  private:
   static uint32_t Least(int bits) { return (1u << 24) - (1u << (23 - bits)); }
@@ -494,7 +525,7 @@ class ValueColumns {
   }
 
   ValueGroups& groups_;
-  size_t g_;
+  size_t g_, end_;
 };
 
 // What is found of a table, binade by binade.
@@ -504,20 +535,40 @@ class Answer {
   Answer(const Grid& grid, int log2_scale, bool fits)
       : grid_(grid), log2_scale_(log2_scale), fits_(fits) {}
 
+  // What becomes of the values of a binade.
+  enum class Kind : uint8_t { kUntold, kLost, kSmall, kNormal, kAtTop, kLarge };
+  Kind KindOf(int exponent) const {
+    const int scaled = exponent + log2_scale_;
+    if (!grid_.gradual && scaled < grid_.lowest + 1) return Kind::kUntold;
+    const int quantum = grid_.QuantumAt(scaled);
+    if (quantum > 1 || (quantum == 1 && grid_.flushes)) return Kind::kLost;
+    // Scaling to a subnormal of float32 rounds.
+    if (log2_scale_ < 0 && scaled < -126) return Kind::kUntold;
+    if (scaled < grid_.lowest) return Kind::kSmall;
+    if (scaled > grid_.highest) return Kind::kLarge;
+    if (scaled < grid_.highest || fits_) return Kind::kNormal;
+    return grid_.infinity ? Kind::kAtTop : Kind::kUntold;
+  }
+
+  // The exponent before which binades of a kind can be added together; none if they cannot.
+  int EndOf(Kind kind) const {
+    if (kind == Kind::kLost) return grid_.lowest - grid_.bits + grid_.flushes - log2_scale_;
+    if (kind == Kind::kNormal) return grid_.highest + fits_ - log2_scale_;
+    const bool counts = kind == Kind::kLarge && !grid_.saturates;
+    return counts ? std::numeric_limits<int>::max() : std::numeric_limits<int>::min();
+  }
+
   // Returns false if the columns do not tell.
   template <class Columns>
   bool Add(const Columns& binade) {
     const int scaled = binade.exponent() + log2_scale_;
-    if (!grid_.gradual && scaled < grid_.lowest + 1) return false;
     const int quantum = grid_.QuantumAt(scaled);
-    if (quantum > 1 || (quantum == 1 && grid_.flushes)) return AddLost(binade);
-    // Scaling to a subnormal of float32 rounds.
-    if (log2_scale_ < 0 && scaled < -126) return false;
-    if (scaled < grid_.lowest) return AddSmall(binade, scaled, quantum);
-    if (scaled > grid_.highest) return AddLarge(binade, scaled);
-    const bool at_top = scaled == grid_.highest && !fits_;
-    if (at_top && !grid_.infinity) return false;
-    const uint64_t over = at_top ? binade.RoundingUp(grid_.bits) : 0;
+    const Kind kind = KindOf(binade.exponent());
+    if (kind == Kind::kUntold) return false;
+    if (kind == Kind::kLost) return AddLost(binade);
+    if (kind == Kind::kSmall) return AddSmall(binade, scaled, quantum);
+    if (kind == Kind::kLarge) return AddLarge(binade, scaled);
+    const uint64_t over = kind == Kind::kAtTop ? binade.RoundingUp(grid_.bits) : 0;
     errors_.Add(binade.Errors(quantum), SquareUnit(binade.exponent()));
     if (over == 0) return true;
     if (grid_.bits < Columns::kFewestTailBits) return false;
@@ -635,24 +686,25 @@ std::optional<NotInTable> OutsideTables(const Conversion& conversion, float scal
 struct TableReader::State {
   const TensorTable* table = nullptr;
   ValueGroups groups;
-  // By bits: the errors where all becomes normal values, as far as it was asked.
-  std::array<std::optional<double>, Binade::kMostBits + 1> normal_errors;
 
-  // Calls visit(columns) for each binade, from the lowest on, until it returns false; returns
-  // whether it did not.
-  template <class Visit>
-  bool All(const Visit& visit) {
+  // Adds all binades to an answer, from the lowest on; returns false if they do not tell.
+  bool AddTo(Answer& answer) {
     for (const Binade& binade : table->binades) {
-      if (!visit(BinadeColumns(binade))) return false;
+      if (!answer.Add(BinadeColumns(binade))) return false;
     }
-    for (size_t g = 0; g < groups.size(); ++g) {
-      if (!visit(ValueColumns(groups, g))) return false;
+    for (size_t g = 0, end = 0; g < groups.size(); g = end) {
+      const int last = answer.EndOf(answer.KindOf(groups[g].exponent));
+      end = g + 1;
+      while (end < groups.size() && groups[end].exponent < last && groups.IsNarrow()) ++end;
+      if (!answer.Add(ValueColumns(groups, g, end))) return false;
     }
     return true;
   }
 
-  int LowestExponent() const {
-    return table->binades.empty() ? groups[0].exponent : table->binades.front().exponent;
+  // Of an empty table, that of no value.
+  int HighestExponent() const {
+    if (groups.size() > 0) return groups[groups.size() - 1].exponent;
+    return table->binades.empty() ? kLowestExponent : table->binades.back().exponent;
   }
 };
 
@@ -663,7 +715,6 @@ TableReader::~TableReader() = default;
 void TableReader::Open(const TensorTable& table) {
   state_->table = &table;
   state_->groups.Find(table.values);
-  state_->normal_errors = {};
 }
 
 std::optional<TensorStats> TableReader::Ask(const Conversion& conversion, float scale) {
@@ -672,35 +723,39 @@ std::optional<TensorStats> TableReader::Ask(const Conversion& conversion, float 
   const Grid grid(conversion);
   const int log2_scale = std::ilogb(scale);
   TensorStats stats = table.Inputs();
-  const bool normal =
-      table.absmax > 0 &&
-      IsNormal(grid, log2_scale, {state_->LowestExponent(), std::ilogb(table.absmax)});
-  std::optional<double>& normal_errors = state_->normal_errors[static_cast<size_t>(grid.bits)];
-  if (normal && normal_errors) {
-    stats.nonfinite_outputs = stats.nan + (grid.saturates ? 0 : stats.inf);
-    stats.error_sum_of_squares = *normal_errors;
-    return stats;
+  const int top = state_->HighestExponent() + log2_scale;
+  bool fits = top < grid.highest;
+  if (top == grid.highest) {
+    const float largest = table.absmax * scale;
+    const EncodeResult result = EncodeWith<Rounding::kNearestEven>(
+        MakeCodecSpec(conversion), std::bit_cast<uint32_t>(largest), 0);
+    fits = !result.overflows && std::isfinite(largest);
   }
-  const EncodeResult largest = EncodeWith<Rounding::kNearestEven>(
-      MakeCodecSpec(conversion), std::bit_cast<uint32_t>(table.absmax * scale), 0);
-  Answer answer(grid, log2_scale, !largest.overflows && std::isfinite(table.absmax * scale));
-  if (!state_->All([&](const auto& binade) { return answer.Add(binade); })) return std::nullopt;
+  Answer answer(grid, log2_scale, fits);
+  if (!state_->AddTo(answer)) return std::nullopt;
   answer.WriteTo(stats);
-  if (normal) normal_errors = stats.error_sum_of_squares;
   return stats;
 }
 
 double TableReader::ErrorSquares(const Format& format, int log2_scale) {
   const Grid grid({.format = format});
   double errors = 0;
-  state_->All([&](const auto& binade) {
-    const int scaled = binade.exponent() + log2_scale;
-    if (scaled > grid.highest) return true;
+  // `sum` gives the errors of a binade at a quantum.
+  const auto add = [&](int exponent, const auto& sum) {
+    const int scaled = exponent + log2_scale;
+    if (scaled > grid.highest) return;
     const int quantum = !grid.gradual && scaled < grid.lowest ? 2 : grid.QuantumAt(scaled);
-    const uint128_t sum = quantum > 1 ? binade.squares() : binade.Errors(quantum);
-    errors += static_cast<double>(sum) * PowerOfTwo(SquareUnit(binade.exponent()));
-    return true;
-  });
+    errors += static_cast<double>(sum(quantum)) * PowerOfTwo(SquareUnit(exponent));
+  };
+  for (const Binade& binade : state_->table->binades) {
+    const BinadeColumns columns(binade);
+    add(binade.exponent,
+        [&](int quantum) { return quantum > 1 ? columns.squares() : columns.Errors(quantum); });
+  }
+  ValueGroups& groups = state_->groups;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    add(groups[g].exponent, [&](int quantum) { return groups.Errors(g, quantum); });
+  }
   return errors;
 }
 

@@ -440,16 +440,25 @@ void RaiseEach(const float* HWY_RESTRICT values, size_t count, uint32_t* HWY_RES
   for (size_t i = 0; i < count; ++i) maxima[i] = codec::Max(maxima[i], FiniteMagnitude(values[i]));
 }
 
-uint64_t SumGroup(const float* values, const ValueGroup& group, uint32_t spacing) {
-  const auto [begin, count, exponent, shift, leading] = group;
-  uint64_t sum = 0;
-  for (size_t i = begin; i < begin + count; ++i) {
-    const uint32_t mantissa = std::bit_cast<uint32_t>(values[i]) & codec::kMantissaMask;
-    const uint32_t low = (mantissa << shift | leading) & (spacing - 1);
-    const uint64_t distance = codec::Min(low, spacing - low);
-    sum += distance * distance;
+// A spacing takes a lane: groups mostly have fewer values than there are quanta.
+void SumGroups(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors) {
+  uint32_t spacings[kSpacings];
+  for (size_t place = 0; place < kSpacings; ++place) {
+    spacings[place] =
+        place < Binade::kQuanta ? 1u << (place + 23 + Binade::kFirstQuantum) : 1u << 31;
   }
-  return sum;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    uint64_t sums[kSpacings] = {};
+    for (uint32_t i = 0; i < groups[g].count; ++i) {
+      const uint32_t significand = groups[g].SignificandOf(values[groups[g].begin + i]);
+      for (size_t place = 0; place < kSpacings; ++place) {
+        const uint32_t low = significand & (spacings[place] - 1);
+        const uint64_t distance = codec::Min(low, spacings[place] - low);
+        sums[place] += distance * distance;
+      }
+    }
+    for (size_t place = 0; place < kSpacings; ++place) errors[g][place] = sums[place];
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -463,7 +472,7 @@ namespace {
 DLSIM_EXPORT(AddChunks);
 DLSIM_EXPORT(Largest);
 DLSIM_EXPORT(RaiseEach);
-DLSIM_EXPORT(SumGroup);
+DLSIM_EXPORT(SumGroups);
 
 }  // namespace
 
@@ -479,8 +488,8 @@ void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima) {
   DLSIM_DISPATCH(RaiseEach)(values.data(), values.size(), maxima);
 }
 
-uint64_t SumErrors(const float* values, const ValueGroup& group, uint32_t spacing) {
-  return DLSIM_DISPATCH(SumGroup)(values, group, spacing);
+void SumErrors(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors) {
+  DLSIM_DISPATCH(SumGroups)(values, groups, errors);
 }
 
 void TableSums::Add(float value) {

@@ -2,6 +2,7 @@
 // The kernel that tabulates values, and the sums from which it has the columns of a binade.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -97,12 +98,20 @@ struct ValueGroup {
   int exponent;
   int shift;
   uint32_t leading;
+
+  uint32_t SignificandOf(float value) const {
+    return (std::bit_cast<uint32_t>(value) & codec::kMantissaMask) << shift | leading;
+  }
 };
 
-// Returns the sum of the squared distances of the significands of a group to the nearest multiple
-// of a spacing, a power of two. At kNothingNear that is the sum of their squares.
-uint64_t SumErrors(const float* values, const ValueGroup& group, uint32_t spacing);
-inline constexpr uint32_t kNothingNear = uint32_t{1} << 31;
+// Sums of the squared distances of the significands of a group to the nearest multiples of a
+// spacing, by the spacing's place. The first places are those of the quanta (Binade::errors); at
+// the spacings of the others all is lost.
+inline constexpr size_t kSpacings = 16;
+using GroupErrors = std::array<uint64_t, kSpacings>;
+
+// Finds them for each group.
+void SumErrors(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors);
 
 // Returns the table of what the sums hold, as binades, and empties them.
 TensorTable TableOf(TableSums& sums);

@@ -83,15 +83,15 @@ DumpFile::DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& opti
     }
     steps = count;
     if (count == 0 || !IsSelected(member.name, options)) continue;
-    Array& array = arrays_.emplace_back();
-    array.slice.name = member.name;
-    array.slice.role = DumpRole(member.name);
-    array.slice.dtype = TraceDType(place, header.descr, options.npy_void2);
-    array.slice.shape.assign(header.shape.begin() + 1, header.shape.end());
-    array.slice.elements = header.elements / count;
-    array.data_start = header.data_start;
-    array.is_stored = member.is_stored;
-    array.stream = std::make_shared<NpzStream>(archive, member);
+    TensorInfo info = {member.name,
+                       DumpRole(member.name),
+                       TraceDType(place, header.descr, options.npy_void2),
+                       {header.shape.begin() + 1, header.shape.end()}};
+    const TraceTensor slice = {.info = std::move(info),
+                               .elements = header.elements / count,
+                               .begin = header.data_start,
+                               .reads_in_order = true};
+    arrays_.push_back({slice, member.is_stored, std::make_shared<NpzStream>(archive, member)});
   }
   steps_ = steps.value_or(0);
 }
@@ -103,10 +103,9 @@ std::vector<TraceTensor> DumpFile::Slice(uint64_t slice) const {
   std::vector<TraceTensor> tensors;
   for (const Array& array : arrays_) {
     TraceTensor& tensor = tensors.emplace_back(array.slice);
-    const uint64_t begin = array.data_start + slice * tensor.elements * DTypeSize(tensor.dtype);
+    tensor.begin += slice * tensor.elements * DTypeSize(tensor.info->dtype);
     const Skip skip = array.is_stored && !is_last ? Skip::kBySeeking : Skip::kByReading;
-    tensor.read = NpzReader(array.stream, begin, skip);
-    tensor.reads_in_order = true;
+    tensor.source = std::make_shared<const ByteReader>(NpzReader(array.stream, skip));
   }
   return tensors;
 }

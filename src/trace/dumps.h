@@ -36,8 +36,7 @@ class DumpFile {
 
  private:
   struct Array {
-    TraceTensor slice;  // one step of the array, without a place to read from
-    uint64_t data_start = 0;
+    TraceTensor slice;  // the first step of the array, without what it is read from
     bool is_stored = true;
     std::shared_ptr<NpzStream> stream;
   };

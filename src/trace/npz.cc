@@ -201,17 +201,16 @@ void NpzStream::Fail(const std::string& reason) const {
 ByteSource SourceOf(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
   return {.place = TensorPlace(archive->place(), member.name),
           .size = member.size,
-          .read = NpzReader(std::make_shared<NpzStream>(archive, member), 0, Skip::kByReading)};
+          .read = NpzReader(std::make_shared<NpzStream>(archive, member), Skip::kByReading)};
 }
 
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
   return ReadNpyHeader(SourceOf(archive, member), kTraceNpyTypes);
 }
 
-std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzStream> stream,
-                                                              uint64_t begin, Skip skip) {
-  return [stream = std::move(stream), begin, skip](uint64_t offset, std::span<std::byte> out) {
-    stream->Read(begin + offset, out, skip);
+ByteReader NpzReader(std::shared_ptr<NpzStream> stream, Skip skip) {
+  return [stream = std::move(stream), skip](uint64_t offset, std::span<std::byte> out) {
+    stream->Read(offset, out, skip);
   };
 }
 

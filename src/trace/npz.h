@@ -95,9 +95,8 @@ ByteSource SourceOf(const std::shared_ptr<NpzArchive>& archive, const NpzMember&
 // Reads and checks the .npy header of `member`.
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
 
-// Returns a TraceTensor::read over the bytes of the stream's member from `begin` on.
-std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzStream> stream,
-                                                              uint64_t begin, Skip skip);
+// Reads from the bytes of the stream's member.
+ByteReader NpzReader(std::shared_ptr<NpzStream> stream, Skip skip);
 
 struct NpzBytes {
   std::string name;      // of the array

@@ -163,7 +163,7 @@ Shapes ShapesIn(const std::string& directory, const std::string& name) {
     if (name.ends_with(".npy")) return {{"", ReadNpyHeader(source).shape}};
     const SafetensorsHeader header = ReadSafetensorsHeader(source);
     for (const SafetensorsTensor& tensor : *header.tensors) {
-      shapes[tensor.name] = tensor.shape;
+      shapes[tensor.info->name] = tensor.info->shape;
     }
   } catch (const Error&) {
   }

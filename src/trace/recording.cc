@@ -19,23 +19,17 @@
 namespace dlsim {
 namespace {
 
-// Points `tensor` to its bytes, which begin at `begin` in the file.
-void Locate(std::shared_ptr<const ReadOnlyFile> file, uint64_t begin, TraceTensor& tensor) {
-  tensor.read = [file = std::move(file), begin](uint64_t offset, std::span<std::byte> out) {
-    file->ReadAt(begin + offset, out);
-  };
+std::shared_ptr<const ByteReader> SourceOf(std::shared_ptr<const ReadOnlyFile> file) {
+  return std::make_shared<const ByteReader>(FileSource(std::move(file)).read);
 }
 
-// Returns the tensor of an array, but for where its bytes are; `place` is for messages.
-TraceTensor TensorOfArray(std::string name, const std::string& place, const NpyHeader& header,
-                          const TraceOptions& options) {
-  TraceTensor tensor;
-  tensor.role = RoleOfName(name);
-  tensor.name = std::move(name);
-  tensor.dtype = TraceDType(place, header.descr, options.npy_void2);
-  tensor.shape = header.shape;
-  tensor.elements = header.elements;
-  return tensor;
+// Returns the tensor of an array, but for what it is read from; `place` is for messages.
+TraceTensor TensorOfArray(const std::string& name, const std::string& place,
+                          const NpyHeader& header, const TraceOptions& options) {
+  const DType dtype = TraceDType(place, header.descr, options.npy_void2);
+  return {.info = TensorInfo{name, RoleOfName(name), dtype, header.shape},
+          .elements = header.elements,
+          .begin = header.data_start};
 }
 
 std::string StemOf(const std::string& path) { return std::filesystem::path(path).stem().string(); }
@@ -47,8 +41,8 @@ Recording LoadNpy(const std::string& path, const TraceOptions& options) {
   Recording recording;
   recording.file_bytes = file->size();
   TraceTensor tensor = TensorOfArray(StemOf(path), file->place(), header, options);
-  Locate(file, header.data_start, tensor);
-  if (IsSelected(tensor.name, options)) recording.tensors.push_back(std::move(tensor));
+  tensor.source = SourceOf(file);
+  if (IsSelected(tensor.info->name, options)) recording.tensors.push_back(std::move(tensor));
   return recording;
 }
 
@@ -61,9 +55,10 @@ Recording LoadNpyDirectory(const PlannedFile& planned, const TraceOptions& optio
     if (!IsSelected(StemOf(path), options)) continue;
     const NpyHeader header = ReadNpyHeader(FileSource(file), kTraceNpyTypes);
     TraceTensor tensor = TensorOfArray(StemOf(path), file->place(), header, options);
-    tensor.read = [path, begin = header.data_start](uint64_t offset, std::span<std::byte> out) {
-      ReadOnlyFile::Open(path)->ReadAt(begin + offset, out);
-    };
+    tensor.source =
+        std::make_shared<const ByteReader>([path](uint64_t offset, std::span<std::byte> out) {
+          ReadOnlyFile::Open(path)->ReadAt(offset, out);
+        });
     recording.tensors.push_back(std::move(tensor));
   }
   return recording;
@@ -78,8 +73,8 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
     const NpyHeader header = ReadNpzHeader(archive, member);
     const std::string place = TensorPlace(archive->place(), member.name);
     TraceTensor tensor = TensorOfArray(member.name, place, header, options);
-    tensor.read = NpzReader(std::make_shared<NpzStream>(archive, member), header.data_start,
-                            Skip::kByReading);
+    tensor.source = std::make_shared<const ByteReader>(
+        NpzReader(std::make_shared<NpzStream>(archive, member), Skip::kByReading));
     tensor.reads_in_order = true;
     recording.tensors.push_back(std::move(tensor));
   }
@@ -95,21 +90,18 @@ Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
   recording.metadata = header.metadata;
   ApplyMetadata(file->place(), recording);
   recording.tensors.reserve(header.tensors->size());
+  const std::shared_ptr<const ByteReader> source = SourceOf(file);
   for (const SafetensorsTensor& entry : *header.tensors) {
-    if (!IsSelected(entry.name, options)) continue;
+    if (!IsSelected(entry.info->name, options)) continue;
     if (!entry.unsupported.empty()) {
-      throw InputError(TensorPlace(file->place(), entry.name), "unsupported dtype",
+      throw InputError(TensorPlace(file->place(), entry.info->name), "unsupported dtype",
                        std::string(kReadableDTypes) + ", or --tensors with a pattern without it",
                        Quoted(entry.unsupported));
     }
-    TraceTensor tensor;
-    tensor.name = entry.name;
-    tensor.role = RoleOfName(entry.name);
-    tensor.dtype = entry.dtype;
-    tensor.shape = entry.shape;
-    tensor.elements = entry.elements;
-    Locate(file, header.data_start + entry.begin, tensor);
-    recording.tensors.push_back(std::move(tensor));
+    recording.tensors.push_back({.info = entry.info,
+                                 .elements = entry.elements,
+                                 .source = source,
+                                 .begin = header.data_start + entry.begin});
   }
   return recording;
 }
@@ -128,8 +120,8 @@ void CheckNames(const std::string& place, const SafetensorsHeader& header,
                 const std::set<std::string>& expected) {
   std::set<std::string> missing = expected;
   for (const SafetensorsTensor& tensor : *header.tensors) {
-    if (missing.erase(tensor.name) == 1) continue;
-    throw InputError(TensorPlace(place, tensor.name),
+    if (missing.erase(tensor.info->name) == 1) continue;
+    throw InputError(TensorPlace(place, tensor.info->name),
                      "the index does not map this tensor to this file");
   }
   if (!missing.empty()) {
@@ -236,9 +228,11 @@ Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const Tra
   recording.rank = file.rank;
   if (roles == nullptr) return recording;
   for (TraceTensor& tensor : recording.tensors) {
-    if (const auto role = roles->find(tensor.name); role != roles->end()) {
-      tensor.role = role->second;
-    }
+    const auto role = roles->find(tensor.info->name);
+    if (role == roles->end() || role->second == tensor.info->role) continue;
+    TensorInfo info = *tensor.info;
+    info.role = role->second;
+    tensor.info = std::move(info);
   }
   return recording;
 }

@@ -26,10 +26,6 @@ constexpr std::array<std::string_view, 18> kUnsupported = {
     "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
     "U16",     "I32",     "U32",     "C64",         "I64",         "U64"};
 
-bool IsUnsupported(const std::string& name) {
-  return std::find(kUnsupported.begin(), kUnsupported.end(), name) != kUnsupported.end();
-}
-
 // Builds a header from the events of nlohmann's SAX interface, and refuses whatever the format does
 // not allow: throws InputError at the first defect.
 class HeaderSax : public StrictSax {
@@ -72,11 +68,14 @@ class HeaderSax : public StrictSax {
   bool has_offsets_ = false;
   std::string key_;  // the last key of the top level or of the metadata
   std::unordered_set<std::string> names_;
+  // Of the tensor at hand.
+  TensorInfo info_;
+  std::string_view unsupported_;
   std::vector<uint64_t> offsets_;
 };
 
 std::string HeaderSax::Here() const {
-  if (where_ == Where::kTensor) return TensorPlace(place_, tensors_.back().name);
+  if (where_ == Where::kTensor) return TensorPlace(place_, info_.name);
   return place_;
 }
 
@@ -120,11 +119,10 @@ bool HeaderSax::number_unsigned(uint64_t value) {
     offsets_.push_back(value);
     return true;
   }
-  std::vector<uint64_t>& shape = tensors_.back().shape;
-  if (shape.size() == kMaxRank) {
+  if (info_.shape.size() == kMaxRank) {
     throw InputError(Here(), "too many dimensions", "at most " + std::to_string(kMaxRank));
   }
-  shape.push_back(value);
+  info_.shape.push_back(value);
   return true;
 }
 
@@ -137,11 +135,12 @@ bool HeaderSax::string(std::string& value) {
   }
   if (where_ != Where::kTensor || field_ != Field::kDType) WrongValue("a string");
   const std::optional<DType> dtype = ValueNamed<DType>(value);
-  if (!dtype && !IsUnsupported(value)) {
+  const auto unsupported = std::ranges::find(kUnsupported, value);
+  if (!dtype && unsupported == kUnsupported.end()) {
     throw InputError(Here(), "unknown dtype", kReadableDTypes, Quoted(value));
   }
-  tensors_.back().dtype = dtype.value_or(DType::kF32);
-  if (!dtype) tensors_.back().unsupported = value;
+  info_.dtype = dtype.value_or(DType::kF32);
+  if (!dtype) unsupported_ = *unsupported;
   return true;
 }
 
@@ -163,7 +162,8 @@ void HeaderSax::StartTensor() {
   if (tensors_.size() == kMaxTensors) {
     throw InputError(place_, "too many tensors", "at most " + std::to_string(kMaxTensors));
   }
-  tensors_.emplace_back().name = key_;
+  info_ = {.name = key_, .role = RoleOfName(key_), .shape = {}};
+  unsupported_ = {};
   where_ = Where::kTensor;
   field_ = Field::kNone;
   has_dtype_ = has_shape_ = has_offsets_ = false;
@@ -236,25 +236,19 @@ void HeaderSax::FinishTensor() {
     throw InputError(Here(), "data_offsets has too few numbers", "2",
                      std::to_string(offsets_.size()));
   }
-  SafetensorsTensor& tensor = tensors_.back();
-  tensor.begin = offsets_[0];
-  tensor.end = offsets_[1];
-  if (!tensor.unsupported.empty()) {
-    if (tensor.begin > tensor.end) throw InputError(Here(), "data_offsets do not ascend");
-    return;
-  }
-  const uint64_t item_bytes = DTypeSize(tensor.dtype);
-  const std::optional<uint64_t> elements = ElementCount(tensor.shape, item_bytes);
-  if (!elements) {
-    throw InputError(Here(), "shape " + ShapeText(tensor.shape) + " is too large");
-  }
-  tensor.elements = *elements;
-  if (tensor.begin > tensor.end || tensor.end - tensor.begin != *elements * item_bytes) {
+  const uint64_t begin = offsets_[0], end = offsets_[1], item_bytes = DTypeSize(info_.dtype);
+  const std::optional<uint64_t> elements = ElementCount(info_.shape, item_bytes);
+  if (!unsupported_.empty()) {
+    if (begin > end) throw InputError(Here(), "data_offsets do not ascend");
+  } else if (!elements) {
+    throw InputError(Here(), "shape " + ShapeText(info_.shape) + " is too large");
+  } else if (begin > end || end - begin != *elements * item_bytes) {
     throw InputError(Here(), "data_offsets do not fit the shape",
                      std::to_string(*elements * item_bytes) + " bytes for " +
-                         std::string(NameOf(tensor.dtype)) + " " + ShapeText(tensor.shape),
+                         std::string(NameOf(info_.dtype)) + " " + ShapeText(info_.shape),
                      ShapeText(offsets_));
   }
+  tensors_.push_back({std::exchange(info_, {}), unsupported_, elements.value_or(1), begin, end});
 }
 
 constexpr uint64_t kLengthBytes = 8;
@@ -290,7 +284,7 @@ void CheckTiling(const ByteSource& source, const SafetensorsHeader& header) {
   uint64_t position = 0;
   for (const SafetensorsTensor& tensor : *header.tensors) {
     if (tensor.begin != position) {
-      throw InputError(TensorPlace(source.place, tensor.name),
+      throw InputError(TensorPlace(source.place, tensor.info->name),
                        tensor.begin > position ? "hole before the data" : "data overlaps",
                        "data from offset " + std::to_string(position),
                        std::to_string(tensor.begin));

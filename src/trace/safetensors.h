@@ -19,10 +19,8 @@ namespace dlsim {
 inline constexpr std::string_view kReadableDTypes = "F32, F64, F16 or BF16";
 
 struct SafetensorsTensor {
-  std::string name;
-  DType dtype = DType::kF32;
-  std::string unsupported;  // the name of another type, whose tensor may only be left out
-  std::vector<uint64_t> shape;
+  TensorRef info;
+  std::string_view unsupported;  // the name of another type, whose tensor may only be left out
   uint64_t elements = 1;
   uint64_t begin = 0;  // first byte and one past the last, from the start of the data section
   uint64_t end = 0;

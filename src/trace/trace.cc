@@ -25,7 +25,7 @@ using ShapeMap = std::map<std::string_view, const std::vector<uint64_t>*>;
 ShapeMap GradientShapes(const Recording& recording) {
   ShapeMap shapes;
   for (const TraceTensor& tensor : recording.tensors) {
-    if (tensor.role == Role::kGrad) shapes.emplace(tensor.name, &tensor.shape);
+    if (tensor.info->role == Role::kGrad) shapes.emplace(tensor.info->name, &tensor.info->shape);
   }
   return shapes;
 }
@@ -62,11 +62,11 @@ struct RankTensor {
 
   // Fills `out`, at most a chunk, with the values from `begin` on.
   void Load(uint64_t begin, std::span<float> out) const {
-    const size_t size = DTypeSize(tensor->dtype);
+    const size_t size = DTypeSize(tensor->info->dtype);
     std::array<std::byte, kChunkElements * sizeof(double)> buffer;
     const std::byte* const bytes =
         tensor->Bytes(begin * size, std::span(buffer).first(out.size() * size));
-    LoadFloats(tensor->dtype, bytes, grad_scale, out);
+    LoadFloats(tensor->info->dtype, bytes, grad_scale, out);
   }
 };
 
@@ -103,30 +103,31 @@ void LoadConcatenated(const RankTensors& ranks, uint64_t begin, std::span<float>
   }
 }
 
-// Returns TraceTensor::read of float32 values that load(begin, values) gives chunk by chunk.
+// Reads float32 values that load(begin, values) gives chunk by chunk.
 template <class LoadChunk>
-std::function<void(uint64_t, std::span<std::byte>)> ReaderOf(LoadChunk load) {
-  return [load = std::move(load)](uint64_t offset, std::span<std::byte> out) {
-    DLSIM_CHECK(offset % sizeof(float) == 0 && out.size() % sizeof(float) == 0);
-    const DefaultFloatEnvironment environment;
-    std::array<float, kChunkElements> chunk;
-    while (!out.empty()) {
-      const size_t count = std::min(chunk.size(), out.size() / sizeof(float));
-      load(offset / sizeof(float), std::span(chunk).first(count));
-      std::memcpy(out.data(), chunk.data(), count * sizeof(float));
-      out = out.subspan(count * sizeof(float));
-      offset += count * sizeof(float);
-    }
-  };
+std::shared_ptr<const ByteReader> SourceOf(LoadChunk load) {
+  return std::make_shared<const ByteReader>(
+      [load = std::move(load)](uint64_t offset, std::span<std::byte> out) {
+        DLSIM_CHECK(offset % sizeof(float) == 0 && out.size() % sizeof(float) == 0);
+        const DefaultFloatEnvironment environment;
+        std::array<float, kChunkElements> chunk;
+        while (!out.empty()) {
+          const size_t count = std::min(chunk.size(), out.size() / sizeof(float));
+          load(offset / sizeof(float), std::span(chunk).first(count));
+          std::memcpy(out.data(), chunk.data(), count * sizeof(float));
+          out = out.subspan(count * sizeof(float));
+          offset += count * sizeof(float);
+        }
+      });
 }
 
 // Concatenates along the first axis where the others agree, or else without axes.
 std::vector<uint64_t> ConcatenatedShape(const RankTensors& ranks) {
-  std::vector<uint64_t> shape = ranks.parts.front().tensor->shape;
+  std::vector<uint64_t> shape = ranks.parts.front().tensor->info->shape;
   uint64_t elements = 0, rows = 0;
   bool agree = !shape.empty();
   for (const RankTensor& part : ranks.parts) {
-    const std::vector<uint64_t>& other = part.tensor->shape;
+    const std::vector<uint64_t>& other = part.tensor->info->shape;
     elements += part.tensor->elements;
     agree = agree && other.size() == shape.size() &&
             std::equal(shape.begin() + 1, shape.end(), other.begin() + 1);
@@ -143,26 +144,27 @@ bool ReadsInOrder(const RankTensors& ranks) {
 }
 
 TraceTensor Reduce(RankTensors ranks, RankReduction reduction) {
-  TraceTensor tensor = *ranks.parts.front().tensor;
-  tensor.dtype = DType::kF32;
-  tensor.memory = nullptr;
-  tensor.reads_in_order = ReadsInOrder(ranks);
-  // Ranks have the same parameters, and each its own part of the batch.
-  if (tensor.role == Role::kValue) ranks.parts.resize(1);
-  if (tensor.role == Role::kGrad) {
-    tensor.read =
-        ReaderOf([ranks = std::move(ranks), reduction](uint64_t begin, std::span<float> out) {
-          LoadReduced(ranks, reduction, begin, out);
-        });
-    return tensor;
+  const bool in_order = ReadsInOrder(ranks);
+  TensorInfo info = *ranks.parts.front().tensor->info;
+  info.dtype = DType::kF32;
+  if (info.role == Role::kGrad) {
+    return {.info = std::move(info),
+            .elements = ranks.parts.front().tensor->elements,
+            .source = SourceOf([=](uint64_t begin, std::span<float> out) {
+              LoadReduced(ranks, reduction, begin, out);
+            }),
+            .reads_in_order = in_order};
   }
-  tensor.shape = ConcatenatedShape(ranks);
-  tensor.elements = 0;
-  for (const RankTensor& part : ranks.parts) tensor.elements += part.tensor->elements;
-  tensor.read = ReaderOf([ranks = std::move(ranks)](uint64_t begin, std::span<float> out) {
-    LoadConcatenated(ranks, begin, out);
-  });
-  return tensor;
+  // Ranks have the same parameters, and each its own part of the batch.
+  if (info.role == Role::kValue) ranks.parts.resize(1);
+  info.shape = ConcatenatedShape(ranks);
+  uint64_t elements = 0;
+  for (const RankTensor& part : ranks.parts) elements += part.tensor->elements;
+  return {.info = std::move(info),
+          .elements = elements,
+          .source = SourceOf(
+              [=](uint64_t begin, std::span<float> out) { LoadConcatenated(ranks, begin, out); }),
+          .reads_in_order = in_order};
 }
 
 // Returns the tensors of all ranks in the order in which they come first.
@@ -171,9 +173,9 @@ std::vector<RankTensors> CollectRanks(const Ranks& ranks) {
   std::map<std::string_view, size_t> index;
   for (const Recording& rank : *ranks) {
     for (const TraceTensor& tensor : rank.tensors) {
-      const auto [entry, is_new] = index.try_emplace(tensor.name, tensors.size());
+      const auto [entry, is_new] = index.try_emplace(tensor.info->name, tensors.size());
       if (is_new) tensors.push_back({.owner = ranks, .parts = {}});
-      tensors[entry->second].parts.push_back({&tensor, rank.CarriedScale(tensor.role)});
+      tensors[entry->second].parts.push_back({&tensor, rank.CarriedScale(tensor.info->role)});
     }
   }
   return tensors;
@@ -220,7 +222,7 @@ void DescribeRanks(RankReduction reduction, TracePlan& plan) {
 
 const std::byte* TraceTensor::Bytes(uint64_t offset, std::span<std::byte> buffer) const {
   if (memory != nullptr) return memory + offset;
-  read(offset, buffer);
+  Read(offset, buffer);
   return buffer.data();
 }
 

@@ -34,13 +34,11 @@ void AddStep(int64_t number, const std::vector<Recorded>& tensors, ForwardTally&
              const std::set<std::string>& float32 = {}) {
   Recording recording;
   for (const Recorded& recorded : tensors) {
-    TraceTensor tensor;
-    tensor.name = recorded.name;
-    tensor.role = recorded.name.ends_with(".value") ? Role::kValue : Role::kAct;
-    tensor.elements = recorded.values.size();
-    tensor.shape = {tensor.elements};
-    tensor.memory = std::as_bytes(std::span(recorded.values)).data();
-    recording.tensors.push_back(std::move(tensor));
+    const Role role = recorded.name.ends_with(".value") ? Role::kValue : Role::kAct;
+    const uint64_t elements = recorded.values.size();
+    recording.tensors.push_back({.info = TensorInfo{recorded.name, role, DType::kF32, {elements}},
+                                 .elements = elements,
+                                 .memory = std::as_bytes(std::span(recorded.values)).data()});
   }
   const auto recorded = std::make_shared<TraceStep>(TraceStep{number, {std::move(recording)}});
   tally.Add(Step(TabulateStep(*recorded, {}), recorded, {}), {float32, {}});

@@ -117,8 +117,9 @@ TEST(DiffCommand, ATwinInCb16HasTheFiguresOfTheDefinition) {
       const TraceTensor& tensor = a.recordings[0].tensors[t];
       const Reference expected(ValuesOf(a.recordings[0], tensor),
                                ValuesOf(b.recordings[0], b.recordings[0].tensors[t]));
-      const std::vector<std::string>& row = rows.at(std::to_string(a.step) + "/" + tensor.name);
-      SCOPED_TRACE(tensor.name);
+      const std::vector<std::string>& row =
+          rows.at(std::to_string(a.step) + "/" + tensor.info->name);
+      SCOPED_TRACE(tensor.info->name);
       ExpectNear(std::stod(row[7]), expected.norm_ratio());
       ExpectNear(std::stod(row[8]), expected.relative_difference());
       ExpectNear(std::stod(row[9]), expected.relative_difference());
@@ -165,14 +166,14 @@ TEST(DiffCommand, MicroStepsAreSummedFirst) {
     const TraceStep step = trace.Load(i);
     std::vector<BuiltTensor> tensors;
     for (const TraceTensor& tensor : step.recordings[0].tensors) {
-      if (tensor.role == Role::kActGrad) continue;
+      if (tensor.info->role == Role::kActGrad) continue;
       std::vector<float> sum(tensor.elements, 0.0f);
       for (const Recording& recording : step.recordings) {
-        const auto same = std::ranges::find(recording.tensors, tensor.name, &TraceTensor::name);
+        const auto same = std::ranges::find(recording.tensors, tensor.info, &TraceTensor::info);
         const std::vector<float> values = ValuesOf(recording, *same);
         for (size_t k = 0; k < sum.size(); ++k) sum[k] += values[k];
       }
-      tensors.push_back({tensor.name, "F32", tensor.shape, FloatBytes(sum)});
+      tensors.push_back({tensor.info->name, "F32", tensor.info->shape, FloatBytes(sum)});
     }
     summed.Write("step-" + std::to_string(step.step) + ".safetensors", BuildSafetensors(tensors));
   }

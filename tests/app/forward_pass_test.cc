@@ -49,8 +49,8 @@ class TwoTraces {
   void Write(int64_t step, const Recording& recording) {
     std::vector<BuiltTensor> tensors, both = ForwardTensors(static_cast<float>(step));
     for (const TraceTensor& tensor : recording.tensors) {
-      const std::string dtype(NameOf(tensor.dtype));
-      tensors.push_back({tensor.name, dtype, tensor.shape, TensorBytes(tensor)});
+      const std::string dtype(NameOf(tensor.info->dtype));
+      tensors.push_back({tensor.info->name, dtype, tensor.info->shape, TensorBytes(tensor)});
     }
     both.insert(both.begin() + 2, tensors.begin(), tensors.end());
     nlohmann::ordered_json metadata = recording.metadata;

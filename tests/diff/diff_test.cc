@@ -17,12 +17,9 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TraceTensor TensorOf(const std::vector<float>& values, const std::string& name = "w.grad") {
-  TraceTensor tensor;
-  tensor.name = name;
-  tensor.shape = {values.size()};
-  tensor.elements = values.size();
-  tensor.memory = reinterpret_cast<const std::byte*>(values.data());
-  return tensor;
+  return {.info = TensorInfo{.name = name, .shape = {values.size()}},
+          .elements = values.size(),
+          .memory = reinterpret_cast<const std::byte*>(values.data())};
 }
 
 // A step whose micro-steps hold these arrays.
@@ -42,7 +39,7 @@ TensorDifference Compare(const std::vector<float>& a, const std::vector<float>& 
 
 StepTables TablesOf(const std::vector<float>& values) {
   StepTables step;
-  step.tensors = {{.name = "w.grad", .shape = {values.size()}}};
+  step.tensors = {TensorInfo{.name = "w.grad", .shape = {values.size()}}};
   step.gradients = 1;
   step.parts = {{Tabulate(values)}};
   return step;
@@ -126,7 +123,7 @@ TEST(ComparedStep, ListsWhatDoesNotMatch) {
   a.recordings[0].tensors.push_back(TensorOf(values, "c.grad"));
   b.recordings[0].tensors.push_back(TensorOf(values, "b.grad"));
   b.recordings[0].tensors.push_back(TensorOf(values, "c.grad"));
-  b.recordings[0].tensors.back().shape = {1, 2};
+  b.recordings[0].tensors.back().info = TensorInfo{.name = "c.grad", .shape = {1, 2}};
   const ComparedStep found = CompareSteps(a, b);
   ASSERT_EQ(found.tensors.size(), 1u);
   ASSERT_EQ(found.unmatched.size(), 3u);

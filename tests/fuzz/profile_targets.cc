@@ -40,8 +40,8 @@ StepTables SmallStep() {
   step.micro_steps = {0, 1};
   step.metadata = {{"loss", "2.5"}};
   step.files = {{"step-0.safetensors", 123, 0xfedcba9876543210}};
-  step.tensors = {{"w.grad", Role::kGrad, DType::kF32, {20, 30}},
-                  {"b.grad", Role::kGrad, DType::kBF16, {3}}};
+  step.tensors = {TensorInfo{"w.grad", Role::kGrad, DType::kF32, {20, 30}},
+                  TensorInfo{"b.grad", Role::kGrad, DType::kBF16, {3}}};
   step.gradients = 2;
   TensorTable large = Tabulate(many);
   large.channels = {{400, 3}, {401, 17}};

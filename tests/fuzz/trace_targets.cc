@@ -37,8 +37,10 @@ void ReadBlocks(const Read& read, uint64_t size) {
 }
 
 void ReadTensor(const TraceTensor& tensor) {
-  Require(ElementCount(tensor.shape, DTypeSize(tensor.dtype)) == tensor.elements);
-  ReadBlocks(tensor.read, tensor.elements * DTypeSize(tensor.dtype));
+  const uint64_t size = DTypeSize(tensor.info->dtype);
+  Require(ElementCount(tensor.info->shape, size) == tensor.elements);
+  ReadBlocks([&](uint64_t offset, std::span<std::byte> out) { tensor.Read(offset, out); },
+             tensor.elements * size);
 }
 
 void ReadTensors(const std::vector<TraceTensor>& tensors) {
@@ -70,7 +72,7 @@ int FuzzSafetensors(const uint8_t* bytes, size_t size) {
     uint64_t position = 0;
     for (const SafetensorsTensor& tensor : *header.tensors) {
       Require(tensor.begin == position);
-      const uint64_t dense = tensor.elements * DTypeSize(tensor.dtype);
+      const uint64_t dense = tensor.elements * DTypeSize(tensor.info->dtype);
       Require(!tensor.unsupported.empty() || tensor.end - tensor.begin == dense);
       position = tensor.end;
     }
@@ -93,8 +95,8 @@ int FuzzNpz(const uint8_t* bytes, size_t size) {
       RunTarget([&] {
         const NpyHeader header = ReadNpzHeader(archive, member);
         const auto stream = std::make_shared<NpzStream>(archive, member);
-        ReadBlocks(NpzReader(stream, header.data_start, Skip::kByReading),
-                   header.elements * header.item_bytes);
+        ReadBlocks(NpzReader(stream, Skip::kByReading),
+                   header.data_start + header.elements * header.item_bytes);
       });
     }
   });
@@ -119,7 +121,7 @@ int FuzzShardIndex(const uint8_t* bytes, size_t size) {
     const std::string index = dir.Write("x.safetensors.index.json", TextOf(bytes, size));
     const Recording whole = LoadShards(index, {});
     for (const TraceTensor& tensor : whole.tensors) {
-      Require(tensor.name == "a" || tensor.name == "b");
+      Require(tensor.info->name == "a" || tensor.info->name == "b");
       ReadTensor(tensor);
     }
   });

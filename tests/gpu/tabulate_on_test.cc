@@ -102,10 +102,11 @@ TEST_F(TabulateOnTest, TensorsOnTheDeviceAreTabulatedWhereTheyLie) {
   const PartTables expected = TabulateStep(step, {}).parts;
   std::vector<std::vector<std::byte>> memory;
   for (TraceTensor& tensor : step.recordings.front().tensors) {
-    std::vector<std::byte>& bytes = memory.emplace_back(tensor.elements * DTypeSize(tensor.dtype));
+    std::vector<std::byte>& bytes =
+        memory.emplace_back(tensor.elements * DTypeSize(tensor.info->dtype));
     if (!bytes.empty()) std::memcpy(bytes.data(), tensor.Bytes(0, bytes), bytes.size());
     tensor.memory = bytes.data();
-    tensor.read = nullptr;
+    tensor.source = nullptr;
     tensor.device = 0;
   }
   const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);

@@ -59,9 +59,9 @@ class ForwardStep : public TraceDirectoryTest {
   }
 };
 
-std::vector<std::string> NamesOf(const std::vector<TensorInfo>& tensors) {
+std::vector<std::string> NamesOf(const std::vector<TensorRef>& tensors) {
   std::vector<std::string> names;
-  for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
+  for (const TensorRef& tensor : tensors) names.push_back(tensor->name);
   return names;
 }
 

@@ -63,9 +63,9 @@ StepTables StepWithAll(int64_t number) {
   step.micro_steps = {0, 1};
   step.metadata = {{"loss", "2.5"}, {"forward_graph", "a\nb\tc"}};
   step.files = {{"step-1.safetensors", 123, 0xfedcba9876543210}, {"step-2.safetensors", 5, 0}};
-  step.tensors = {{"w.grad", Role::kGrad, DType::kF32, {100, 40}},
-                  {"b.grad", Role::kGrad, DType::kBF16, {}},
-                  {"w.act", Role::kAct, DType::kF16, {7}}};
+  step.tensors = {TensorInfo{"w.grad", Role::kGrad, DType::kF32, {100, 40}},
+                  TensorInfo{"b.grad", Role::kGrad, DType::kBF16, {}},
+                  TensorInfo{"w.act", Role::kAct, DType::kF16, {7}}};
   step.gradients = 2;
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const auto seed = static_cast<uint64_t>(number);
@@ -87,7 +87,7 @@ StepTables SmallStep(int64_t number) {
   StepTables step;
   step.step = number;
   step.micro_steps = {-1};
-  step.tensors = {{"w.grad", Role::kGrad, DType::kF32, {1000}}};
+  step.tensors = {TensorInfo{"w.grad", Role::kGrad, DType::kF32, {1000}}};
   step.gradients = 1;
   step.parts = {{TableOf(1000, static_cast<uint64_t>(number))}};
   return step;
@@ -144,7 +144,8 @@ TEST_F(ProfileTest, ATensorTakesThreeKibibytes) {
   step.tensors.clear();
   step.parts.front().clear();
   for (int i = 0; i < 10; ++i) {
-    step.tensors.push_back({"layer." + std::to_string(i) + ".weight.grad", {}, {}, {1000, 1000}});
+    step.tensors.push_back(
+        TensorInfo{"layer." + std::to_string(i) + ".weight.grad", {}, {}, {1000, 1000}});
     for (float& value : values) value *= 1.1f;
     step.parts.front().push_back(Tabulate(values));
   }

@@ -22,7 +22,7 @@ float FromHex(const Json& text) { return std::strtof(text.get<std::string>().c_s
 
 // A step of tensors whose still scaled elements are given, measured by the definitions.
 struct ScaledStep {
-  std::vector<TensorInfo> tensors;
+  std::vector<TensorRef> tensors;
   StepAnswer answers;
 
   void Add(const std::vector<float>& scaled, float scale) {
@@ -42,13 +42,13 @@ struct ScaledStep {
     answer.scaled_sum_finite = answer.total.nonfinite_outputs == 0;
     answer.unscaled_finite = std::isfinite(squares);
     answers.push_back(answer);
-    tensors.push_back({.name = "t" + std::to_string(answers.size()), .shape = {}});
+    tensors.push_back(TensorInfo{.name = "t" + std::to_string(answers.size()), .shape = {}});
   }
 
   FiniteFindings JudgeAll() const {
     std::vector<size_t> all(answers.size());
     std::iota(all.begin(), all.end(), size_t{0});
-    return Judge(tensors, answers, all);
+    return Judge({tensors, {}}, answers, all);
   }
 };
 

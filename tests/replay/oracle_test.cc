@@ -141,7 +141,7 @@ class StaticComparison {
     const json& columns = *columns_[run];
     double norm_squared = 0;
     for (size_t t = 0; t < tables.gradients; ++t) {
-      const TensorInfo& tensor = tables.tensors[t];
+      const TensorInfo& tensor = *tables.tensors[t];
       ASSERT_TRUE(tensors_.contains(tensor.name)) << tensor.name;
       const std::pair<size_t, size_t> key = {file, tensors_.at(tensor.name)};
       ASSERT_TRUE(rows_.contains(key)) << tensor.name;
@@ -305,14 +305,14 @@ void CompareFp16WithCb16(const std::string& directory) {
     const TraceReader reader = OpenTrace({trace.path});
     for (size_t i = 0; i < reader.step_count(); ++i) {
       const TraceStep recorded = reader.Load(i);
-      const std::vector<TensorInfo> tensors = DescribeTensors(recorded);
+      const std::vector<TensorRef> tensors = DescribeTensors(recorded);
       const std::vector<StepAnswer> measured = MeasureStep(recorded, questions, {});
       for (size_t q = 0; q < questions.size(); q += 2) {
         for (size_t t = 0; t < measured[q].size(); ++t) {
           for (size_t part = 0; part < recorded.recordings.size(); ++part) {
             const uint64_t fp16 = measured[q][t].Part(part).underflow;
             EXPECT_EQ(fp16, measured[q + 1][t].Part(part).underflow)
-                << tensors[t].name << " at scale " << questions[q + 1].scale;
+                << tensors[t]->name << " at scale " << questions[q + 1].scale;
             underflows += fp16;
           }
         }

@@ -52,11 +52,11 @@ class SplitTrace {
     for (const TraceTensor& tensor : recording.tensors) {
       const std::vector<Floats> parts = split(tensor, ValuesOf(recording, tensor));
       for (size_t r = 0; r < parts.size(); ++r) {
-        of_rank[r].push_back({tensor.name, "F32", tensor.shape, FloatBytes(parts[r])});
+        of_rank[r].push_back({tensor.info->name, "F32", tensor.info->shape, FloatBytes(parts[r])});
       }
-      const Floats values =
-          tensor.role == Role::kGrad ? Reduced(parts, reduction) : parts.front();  // see Parts
-      expected.push_back({tensor.name, "F32", tensor.shape, FloatBytes(values)});
+      const Floats values = tensor.info->role == Role::kGrad ? Reduced(parts, reduction)
+                                                             : parts.front();  // see Parts
+      expected.push_back({tensor.info->name, "F32", tensor.info->shape, FloatBytes(values)});
     }
     for (const auto& [rank, tensors] : of_rank) {
       ranks_.Write(StepFile(step, static_cast<int64_t>(rank), recording.micro),
@@ -70,7 +70,7 @@ class SplitTrace {
 
 // Random parts of gradients, whose sum rounds; rank 0 alone has the activation gradients.
 std::vector<Floats> Parts(const TraceTensor& tensor, const Floats& values) {
-  if (tensor.role == Role::kActGrad) return {values};
+  if (tensor.info->role == Role::kActGrad) return {values};
   static std::mt19937 random(7);
   std::uniform_real_distribution<float> share(-1, 2);
   std::vector<Floats> parts(3, values);
@@ -133,7 +133,8 @@ TEST(RankTraces, ARankOfZerosAddsNothing) {
   const SplitTrace trace(kSingle, RankReduction::kSum,
                          [](const TraceTensor& tensor, const Floats& values) {
                            std::vector<Floats> parts = {values};
-                           if (tensor.role == Role::kGrad) parts.push_back(Floats(values.size()));
+                           if (tensor.info->role == Role::kGrad)
+                             parts.push_back(Floats(values.size()));
                            return parts;
                          });
   EXPECT_EQ(RunsOf(With({trace.ranks(), "--ranks", "sum"}, kRuns)), RunsOf(With({kSingle}, kRuns)));

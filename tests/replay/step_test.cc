@@ -236,12 +236,12 @@ void ExpectSameDetail(const GradientDetail& told, const GradientDetail& found,
 // The sum of squares of the step's gradient, as recorded.
 std::vector<double> SquaresOfSums(const TraceStep& step) {
   std::vector<double> squares;
-  for (const TensorInfo& tensor : DescribeTensors(step)) {
-    if (!IsGradient(tensor.role)) continue;
+  for (const TensorRef& tensor : DescribeTensors(step)) {
+    if (!IsGradient(tensor->role)) continue;
     std::vector<float> sum;
     for (const Recording& recording : step.recordings) {
       for (const TraceTensor& recorded : recording.tensors) {
-        if (recorded.name != tensor.name) continue;
+        if (recorded.info->name != tensor->name) continue;
         const std::vector<float> values = ValuesOf(recording, recorded);
         sum.resize(std::max(sum.size(), values.size()));
         for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
@@ -305,7 +305,7 @@ void ExpectForwardToldAsMeasured(const Step& step, const Conversion& conversion)
     TensorStats total;
     for (size_t part = 0; part < parts.size(); ++part) {
       for (const TraceTensor& tensor : recorded.recordings[part].tensors) {
-        if (tensor.name != step.forward()[t].name) continue;
+        if (tensor.info->name != step.forward()[t].name) continue;
         parts[part] = Measure(ValuesOf(recorded.recordings[part], tensor), {conversion});
       }
       total.Merge(parts[part]);
@@ -494,21 +494,50 @@ TEST(Step, AFailedReadLeavesNothingBehind) {
   const auto bytes = std::as_bytes(std::span(values));
   TraceStep step;
   step.recordings.resize(1);
-  TraceTensor& tensor = step.recordings[0].tensors.emplace_back();
-  tensor.name = "w.grad";
-  tensor.shape = {values.size()};
-  tensor.elements = values.size();
   bool fails = false;
-  tensor.read = [&](uint64_t offset, std::span<std::byte> out) {
+  const ByteReader read = [&](uint64_t offset, std::span<std::byte> out) {
     if (fails && offset >= 2 * kBlockElements * sizeof(float)) throw InputError("file", "cut");
     std::ranges::copy(bytes.subspan(offset, out.size()), out.begin());
   };
+  step.recordings[0].tensors.push_back({.info = TensorInfo{"w.grad", {}, {}, {values.size()}},
+                                        .elements = values.size(),
+                                        .source = std::make_shared<const ByteReader>(read)});
   const WantedThreadsFor wanted(1);
   const StepTables expected = TabulateStep(step, {});
   fails = true;
   EXPECT_THROW(TabulateStep(step, {}), Error);
   fails = false;
   EXPECT_TRUE(TabulateStep(step, {}) == expected);
+}
+
+// A source of two steps of one value each, kept as far as `bytes` go, is gone through twice.
+size_t LoadsOfTwoPasses(uint64_t bytes) {
+  size_t loads = 0;
+  StepSource source;
+  source.load = [&](size_t i, const StepOptions& options) {
+    ++loads;
+    StepTables tables;
+    tables.step = static_cast<int64_t>(i);
+    tables.tensors = {TensorInfo{"w.grad", {}, {}, {1}}};
+    tables.gradients = 1;
+    tables.parts = {{Tabulate(std::vector{static_cast<float>(i) + 0.1f})}};
+    return std::make_unique<Step>(std::move(tables), nullptr, options);
+  };
+  const StepSource kept = KeepSteps(source, bytes);
+  for (const size_t i : {0, 1, 0, 1}) {
+    const std::unique_ptr<Step> step = kept.load(i, {});
+    EXPECT_TRUE(step->Asked().gradients.empty());
+    const StepQuestion question = {.conversion = {kFp16}};
+    ExpectSameBits(step->Ask(question)->front(), source.load(i, {})->Ask(question)->front());
+    --loads;
+  }
+  return loads;
+}
+
+TEST(KeepSteps, LoadsOnceWhatFits) {
+  EXPECT_EQ(LoadsOfTwoPasses(0), 4u);
+  EXPECT_EQ(LoadsOfTwoPasses(300), 3u);
+  EXPECT_EQ(LoadsOfTwoPasses(100'000), 2u);
 }
 
 }  // namespace

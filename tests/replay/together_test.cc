@@ -41,7 +41,7 @@ StepTables TablesOf(std::vector<Held> tensors, Metadata metadata = {}) {
       tensor.values.resize(ElementCount(tensor.shape, 1).value());
       std::iota(tensor.values.begin(), tensor.values.end(), 1.0f);
     }
-    step.tensors.push_back({tensor.name, role, tensor.dtype, tensor.shape});
+    step.tensors.push_back(TensorInfo{tensor.name, role, tensor.dtype, tensor.shape});
     step.gradients += IsGradient(role);
     step.parts[0].push_back(Tabulate(tensor.values));
   }
@@ -83,17 +83,17 @@ TEST(Together, TablesOfPiecesAddUp) {
   ASSERT_EQ(found.tensors.size(), 4u);
   EXPECT_EQ(found.gradients, 3u);
   EXPECT_EQ(found.step, 3);
-  EXPECT_EQ(found.tensors[0].name, "w.grad");
-  EXPECT_EQ(found.tensors[0].shape, Shape{6});
+  EXPECT_EQ(found.tensors[0]->name, "w.grad");
+  EXPECT_EQ(found.tensors[0]->shape, Shape{6});
   EXPECT_EQ(found.parts[0][0], Tabulate(values));
-  EXPECT_EQ(found.tensors[1].name, "b.grad");
-  EXPECT_EQ(found.tensors[2].name, "c.grad");
+  EXPECT_EQ(found.tensors[1]->name, "b.grad");
+  EXPECT_EQ(found.tensors[2]->name, "c.grad");
   EXPECT_EQ(found.parts[0][2], Tabulate(std::vector<float>{8}));
-  EXPECT_EQ(found.tensors[3].name, "x.act");
+  EXPECT_EQ(found.tensors[3]->name, "x.act");
 }
 
 TEST(Together, WholesHaveTheShapeThatTheirCutsTell) {
-  const auto shape = [](const StepTables& step) { return step.tensors.at(0).shape; };
+  const auto shape = [](const StepTables& step) { return step.tensors.at(0)->shape; };
   EXPECT_EQ(shape(JoinPieces({{2, 3}, {2, 3}, {1, 3}, {0, 3}}, 4)), (Shape{5, 3}));
   EXPECT_EQ(shape(JoinPieces({{2, 3}, {0}}, 2)), (Shape{2, 3}));
   const std::string grid = R"({"a.w.grad": [[0, 2], [1, 2]], "a.w.act_grad": [[0, 2], [1, 2]]})";
@@ -113,7 +113,7 @@ TEST(Together, ParametersAndTheirGradientsNeedAllPiecesAndActivationsDoNot) {
          "got none of number 2"});
   }
   for (const std::string role : {"act", "act_grad"}) {
-    EXPECT_EQ(JoinPieces({{1}, {1}}, 3, role).tensors.at(0).shape, Shape{2});
+    EXPECT_EQ(JoinPieces({{1}, {1}}, 3, role).tensors.at(0)->shape, Shape{2});
   }
 }
 
@@ -147,7 +147,7 @@ TEST(Together, WhatDoesNotFitIsRefused) {
 TEST(Together, OtherNamesAreWholeTensors) {
   for (const char* name : {"w.grad", "shard-0-of-2", "w.shard-2-of-2.grad", "w.shard-x-of-2.grad",
                            "w.shard-0-of-2", ".shard-.grad"}) {
-    EXPECT_EQ(Join({TablesOf({{name, {1}, {}}})}).tensors.at(0).name, name);
+    EXPECT_EQ(Join({TablesOf({{name, {1}, {}}})}).tensors.at(0)->name, name);
   }
 }
 

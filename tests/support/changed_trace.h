@@ -33,8 +33,8 @@ inline void WriteChanged(const std::string& trace, const TempDir& into,
     std::vector<BuiltTensor> tensors;
     for (const TraceTensor& tensor : recording.tensors) {
       std::vector<float> values = ValuesOf(recording, tensor);
-      change(step.step, tensor.name, values);
-      tensors.push_back({tensor.name, "F32", tensor.shape, FloatBytes(values)});
+      change(step.step, tensor.info->name, values);
+      tensors.push_back({tensor.info->name, "F32", tensor.info->shape, FloatBytes(values)});
     }
     into.Write("step-" + std::to_string(step.step) + ".safetensors", BuildSafetensors(tensors));
   }

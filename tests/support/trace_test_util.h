@@ -118,7 +118,7 @@ inline TraceReader OpenTrace(const std::vector<std::string>& paths,
 
 // Returns all bytes of a tensor, read in blocks of `block` bytes.
 inline std::string TensorBytes(const TraceTensor& tensor, size_t block = 4096) {
-  std::string bytes(tensor.elements * DTypeSize(tensor.dtype), '\0');
+  std::string bytes(tensor.elements * DTypeSize(tensor.info->dtype), '\0');
   const std::span<std::byte> out = std::as_writable_bytes(std::span(bytes));
   for (size_t begin = 0; begin < out.size(); begin += block) {
     const std::span<std::byte> part = out.subspan(begin, std::min(block, out.size() - begin));
@@ -135,7 +135,7 @@ class InMemory {
     for (Recording& recording : step_.recordings) {
       for (TraceTensor& tensor : recording.tensors) {
         tensor.memory = Bytes(memory_.emplace_back("." + TensorBytes(tensor))).data() + 1;
-        tensor.read = nullptr;
+        tensor.source = nullptr;
         tensor.reads_in_order = false;
       }
     }

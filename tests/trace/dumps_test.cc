@@ -55,9 +55,9 @@ TEST_F(Dumps, GiveOneStepPerSlice) {
   ASSERT_EQ(step.recordings[0].tensors.size(), 2u);
   const TraceTensor& input = step.recordings[0].tensors[0];
   const TraceTensor& weight = step.recordings[0].tensors[1];
-  EXPECT_EQ(input.role, Role::kActGrad);
-  EXPECT_EQ(weight.role, Role::kGrad);
-  EXPECT_EQ(weight.shape, std::vector<uint64_t>{2});
+  EXPECT_EQ(input.info->role, Role::kActGrad);
+  EXPECT_EQ(weight.info->role, Role::kGrad);
+  EXPECT_EQ(weight.info->shape, std::vector<uint64_t>{2});
   EXPECT_EQ(TensorBytes(input), Float32Bytes({2, 3}));
   EXPECT_EQ(TensorBytes(weight), Float32Bytes({12, 13}));
   EXPECT_EQ(TensorBytes(reader.Load(0).recordings[0].tensors[0]), Float32Bytes({0, 1}));
@@ -74,9 +74,9 @@ TEST_F(Dumps, HaveTheForwardPass) {
   const TraceStep step = reader.Load(1);
   const std::vector<TraceTensor>& tensors = step.recordings[0].tensors;
   ASSERT_EQ(tensors.size(), 3u);
-  EXPECT_EQ(tensors[0].role, Role::kAct);
-  EXPECT_EQ(tensors[1].role, Role::kAct);
-  EXPECT_EQ(tensors[2].role, Role::kActGrad);
+  EXPECT_EQ(tensors[0].info->role, Role::kAct);
+  EXPECT_EQ(tensors[1].info->role, Role::kAct);
+  EXPECT_EQ(tensors[2].info->role, Role::kActGrad);
   EXPECT_EQ(TensorBytes(tensors[0]), Float32Bytes({2, 3}));
   EXPECT_EQ(TensorBytes(tensors[1]), Float32Bytes({12, 13}));
   WriteDump("act_dumps.npz", {{.name = "fc.fwd.npy", .data = "no array"},
@@ -111,7 +111,7 @@ TEST_F(Dumps, KnowRolesByTheKey) {
   const TraceStep step = Open().Load(0);
   std::string roles;
   for (const TraceTensor& tensor : step.recordings[0].tensors) {
-    roles += std::string(NameOf(tensor.role)) + " ";
+    roles += std::string(NameOf(tensor.info->role)) + " ";
   }
   EXPECT_EQ(roles, "grad act_grad act_grad grad act_grad grad ");
 }

@@ -146,7 +146,7 @@ TEST(Npy, ATraceAsksWhatV2Means) {
   ExpectInputError([&] { OpenTrace({path}).Load(0); }, {"w.npy", "--npy-void bf16"});
   const TraceOptions options{.tensors = "*", .npy_void2 = DType::kBF16, .ranks = {}};
   const TraceStep step = OpenTrace({path}, options).Load(0);
-  EXPECT_EQ(step.recordings[0].tensors[0].dtype, DType::kBF16);
+  EXPECT_EQ(step.recordings[0].tensors[0].info->dtype, DType::kBF16);
   EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(path));
   EXPECT_EQ(ParseNpy(NpyOf("'<V2'", "(2,)", 4)).descr, "|V2");
 }
@@ -164,9 +164,9 @@ TEST(Npy, ATraceIsOneTensorNamedAfterTheFile) {
   const std::string path = dir.Write("fc.weight.act_grad.npy", file);
   const TraceStep step = OpenTrace({path}).Load(0);
   const TraceTensor& tensor = step.recordings[0].tensors[0];
-  EXPECT_EQ(tensor.name, "fc.weight.act_grad");
-  EXPECT_EQ(tensor.role, Role::kActGrad);
-  EXPECT_EQ(tensor.shape, (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(tensor.info->name, "fc.weight.act_grad");
+  EXPECT_EQ(tensor.info->role, Role::kActGrad);
+  EXPECT_EQ(tensor.info->shape, (std::vector<uint64_t>{1, 2}));
   EXPECT_EQ(TensorBytes(tensor), Float32Bytes({1, 2}));
 }
 
@@ -187,9 +187,9 @@ TEST(Npy, ADirectoryOfTensorsIsOneStep) {
   const std::vector<TraceTensor>& tensors = step.recordings.at(0).tensors;
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_EQ(step.recordings[0].file_bytes, trace.file_bytes());
-  EXPECT_EQ(tensors[0].name, "conv1.weight.act_grad");
-  EXPECT_EQ(tensors[0].role, Role::kActGrad);
-  EXPECT_EQ(tensors[2].name, "fc.10");
+  EXPECT_EQ(tensors[0].info->name, "conv1.weight.act_grad");
+  EXPECT_EQ(tensors[0].info->role, Role::kActGrad);
+  EXPECT_EQ(tensors[2].info->name, "fc.10");
   EXPECT_EQ(TensorBytes(tensors[2]), Float32Bytes({5, 2}));
   TraceOptions of_fc;
   of_fc.tensors = "fc.*";

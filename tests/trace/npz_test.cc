@@ -44,9 +44,9 @@ TEST_F(Npz, ReadsStoredAndDeflatedMembers) {
   ASSERT_EQ(step.recordings[0].tensors.size(), 2u);
   const TraceTensor& w = step.recordings[0].tensors[0];
   const TraceTensor& x = step.recordings[0].tensors[1];
-  EXPECT_EQ(w.name, "w.grad");
-  EXPECT_EQ(w.role, Role::kGrad);
-  EXPECT_EQ(x.role, Role::kActGrad);
+  EXPECT_EQ(w.info->name, "w.grad");
+  EXPECT_EQ(w.info->role, Role::kGrad);
+  EXPECT_EQ(x.info->role, Role::kActGrad);
   EXPECT_EQ(TensorBytes(w), Float32Bytes({1, 2, 3}));
   EXPECT_EQ(TensorBytes(x), Float32Bytes({4, 5}));
 }
@@ -59,9 +59,9 @@ TEST_F(Npz, ReadsAgainFromASmallerOffset) {
       EXPECT_EQ(TensorBytes(tensor, block), Float32Bytes({1, 2, 3}));
     }
     std::array<std::byte, 2> two{};
-    tensor.read(6, two);
+    tensor.Read(6, two);
     EXPECT_EQ(std::to_integer<int>(two[1]), 0x40);  // of 2.0f
-    tensor.read(2, two);
+    tensor.Read(2, two);
     EXPECT_EQ(std::to_integer<int>(two[1]), 0x3F);  // of 1.0f
   }
 }
@@ -90,7 +90,7 @@ TEST_F(Npz, AnotherTypeNamesTheOptionThatLeavesItOut) {
 TEST_F(Npz, NamesMayLookLikePaths) {
   for (const std::string name : {"decoder/layer_0/kernel", "../a", "/a", "d\\a"}) {
     const TraceStep step = OpenTrace({Write({{.name = name + ".npy", .data = kArray}})}).Load(0);
-    EXPECT_EQ(step.recordings[0].tensors[0].name, name);
+    EXPECT_EQ(step.recordings[0].tensors[0].info->name, name);
     EXPECT_EQ(TensorBytes(step.recordings[0].tensors[0]), Float32Bytes({1, 2, 3}));
   }
 }
@@ -181,7 +181,7 @@ TEST_F(Npz, ReadsAHugeMemberInConstantMemory) {
   rusage before{};
   getrusage(RUSAGE_SELF, &before);
   std::vector<std::byte> block(1 << 20);
-  for (uint64_t i = 0; i < 64; ++i) tensor.read(i * block.size(), block);
+  for (uint64_t i = 0; i < 64; ++i) tensor.Read(i * block.size(), block);
   rusage after{};
   getrusage(RUSAGE_SELF, &after);
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";

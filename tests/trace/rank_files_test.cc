@@ -102,7 +102,7 @@ TEST_F(RankFiles, EachRankHasItsOwnTypeAndScale) {
   const Recording recording = Load(RankReduction::kSum);
   EXPECT_EQ(First(recording), Floats{ranks[0] + ranks[1] + ranks[2]});
   EXPECT_EQ(recording.grad_scale, 1.0f);
-  EXPECT_EQ(recording.tensors.front().dtype, DType::kF32);
+  EXPECT_EQ(recording.tensors.front().info->dtype, DType::kF32);
 }
 
 TEST_F(RankFiles, TensorsMayComeInAnotherOrder) {
@@ -110,7 +110,7 @@ TEST_F(RankFiles, TensorsMayComeInAnotherOrder) {
   Write(0, 1, {FloatTensor("b.grad", {20}), FloatTensor("a.grad", {2})});
   const Recording recording = Load(RankReduction::kSum);
   ASSERT_EQ(recording.tensors.size(), 2u);
-  EXPECT_EQ(recording.tensors[0].name, "a.grad");
+  EXPECT_EQ(recording.tensors[0].info->name, "a.grad");
   EXPECT_EQ(First(recording), Floats{3});
 }
 
@@ -127,8 +127,8 @@ TEST_F(RankFiles, ActivationGradientsFollowEachOther) {
   Floats expected(70'000, 0.25f);  // without its loss scale, and not divided by the ranks
   expected.insert(expected.end(), second.begin(), second.end());
   EXPECT_EQ(ValuesOf(recording, recording.tensors[1]), expected);
-  EXPECT_EQ(recording.tensors[1].shape, (std::vector<uint64_t>{37'500, 2}));
-  EXPECT_EQ(recording.tensors[2].name, "late.act_grad");
+  EXPECT_EQ(recording.tensors[1].info->shape, (std::vector<uint64_t>{37'500, 2}));
+  EXPECT_EQ(recording.tensors[2].info->name, "late.act_grad");
   EXPECT_EQ(ValuesOf(recording, recording.tensors[2]), Floats{7});
   EXPECT_EQ(TensorBytes(recording.tensors[1], 12), TensorBytes(recording.tensors[1], 1 << 20));
 }
@@ -137,7 +137,7 @@ TEST_F(RankFiles, ActivationGradientsOfOtherShapesHaveNoAxes) {
   Write(0, 0, {FloatTensor("w.grad", {1}), {"x.act_grad", "F32", {1, 2}, FloatBytes({1, 2})}});
   Write(0, 1, {FloatTensor("w.grad", {1}), {"x.act_grad", "F32", {}, FloatBytes({3})}});
   const Recording recording = Load(RankReduction::kSum);
-  EXPECT_EQ(recording.tensors[1].shape, std::vector<uint64_t>{3});
+  EXPECT_EQ(recording.tensors[1].info->shape, std::vector<uint64_t>{3});
   EXPECT_EQ(ValuesOf(recording, recording.tensors[1]), (Floats{1, 2, 3}));
 }
 

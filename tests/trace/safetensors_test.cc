@@ -45,17 +45,17 @@ const std::string kTwoTensors = SafetensorsBytes(
 TEST(Safetensors, OrdersTensorsByTheirData) {
   const SafetensorsHeader header = Parse(kTwoTensors);
   ASSERT_EQ(header.tensors->size(), 2u);
-  EXPECT_EQ((*header.tensors)[0].name, "a");
-  EXPECT_EQ((*header.tensors)[1].name, "b");
-  EXPECT_EQ((*header.tensors)[1].dtype, DType::kF16);
+  EXPECT_EQ((*header.tensors)[0].info->name, "a");
+  EXPECT_EQ((*header.tensors)[1].info->name, "b");
+  EXPECT_EQ((*header.tensors)[1].info->dtype, DType::kF16);
   EXPECT_EQ((*header.tensors)[1].begin, 4u);
   EXPECT_EQ(header.metadata.at("step"), "3");
   EXPECT_EQ(header.data_start, kTwoTensors.size() - 8);
 }
 
 TEST(Safetensors, ReadsEveryDType) {
-  EXPECT_EQ(Parse(OneTensor("F64", "[1]", "[0,8]", 8)).tensors->front().dtype, DType::kF64);
-  EXPECT_EQ(Parse(OneTensor("BF16", "[1]", "[0,2]", 2)).tensors->front().dtype, DType::kBF16);
+  EXPECT_EQ(Parse(OneTensor("F64", "[1]", "[0,8]", 8)).tensors->front().info->dtype, DType::kF64);
+  EXPECT_EQ(Parse(OneTensor("BF16", "[1]", "[0,2]", 2)).tensors->front().info->dtype, DType::kBF16);
 }
 
 TEST(Safetensors, ReadsScalarsAndEmptyTensors) {
@@ -70,9 +70,9 @@ TEST(Safetensors, KeepsEmptyTensorsInHeaderOrder) {
                              R"("y":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
                              R"("x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})",
                              "abcd"));
-  EXPECT_EQ((*header.tensors)[0].name, "y");
-  EXPECT_EQ((*header.tensors)[1].name, "x");
-  EXPECT_EQ((*header.tensors)[2].name, "z");
+  EXPECT_EQ((*header.tensors)[0].info->name, "y");
+  EXPECT_EQ((*header.tensors)[1].info->name, "x");
+  EXPECT_EQ((*header.tensors)[2].info->name, "z");
 }
 
 TEST(Safetensors, TakesOverTensorsThatFollowOtherMetadata) {
@@ -85,7 +85,7 @@ TEST(Safetensors, TakesOverTensorsThatFollowOtherMetadata) {
   const SafetensorsHeader first = read(R"({"__metadata__":{"step":"3"})");
   const SafetensorsHeader second = read(R"({"__metadata__":{"note":"\"}","step":"10"})");
   EXPECT_EQ(second.tensors, first.tensors);
-  EXPECT_EQ(first.tensors->front().name, "a");
+  EXPECT_EQ(first.tensors->front().info->name, "a");
   EXPECT_EQ(second.metadata.at("note"), "\"}");
   EXPECT_EQ(second.metadata.at("step"), "10");
   EXPECT_EQ(second.data_start, first.data_start + 14);

@@ -240,7 +240,7 @@ TEST_F(Layout, TraceJsonDescribesAndSetsRoles) {
       R"("files":["step-1.safetensors"],"trace_format":1})");
   const TraceReader reader = Open();
   EXPECT_EQ(reader.description(), (std::map<std::string, std::string>{{"model", "m"}}));
-  EXPECT_EQ(reader.Load(0).recordings[0].tensors[0].role, Role::kActGrad);
+  EXPECT_EQ(reader.Load(0).recordings[0].tensors[0].info->role, Role::kActGrad);
 }
 
 TEST_F(Layout, RejectsStepsThatTraceJsonMisses) {

@@ -74,11 +74,12 @@ class Step {
   int64_t number() const { return tables_.step; }
   const StepTables& tables() const { return tables_; }
   const TraceStep* recorded() const { return recorded_.get(); }  // null: the values are not at hand
-  std::span<const TensorInfo> gradients() const {
-    return std::span(tables_.tensors).first(tables_.gradients);
-  }
-  std::span<const TensorInfo> forward() const {
-    return std::span(tables_.tensors).subspan(tables_.gradients);
+  TensorSpan gradients() const { return {std::span(tables_.tensors).first(tables_.gradients), {}}; }
+  TensorSpan forward() const { return {std::span(tables_.tensors).subspan(tables_.gradients), {}}; }
+
+  // Returns the same step, which was asked nothing.
+  std::unique_ptr<Step> Again() const {
+    return std::make_unique<Step>(tables_, recorded_, options_, check_);
   }
 
   // Leaves out tensors.
@@ -94,8 +95,9 @@ class Step {
   // The steps before it, since the one before that was recorded, which are missing as refused.
   RefusedSteps RefusedBefore() const;
 
-  // Of each gradient, what is counted of the values themselves; the rest is 0.
-  std::vector<TensorStats> Inputs() const;
+  // Of each gradient, what is counted of the values themselves; the rest is 0. Empty without
+  // tables.
+  const std::vector<TensorStats>& Inputs() const { return inputs_; }
 
   // What a conversion at a scale does to each gradient; kept, so that asking again costs nothing,
   // also where it is known to be the same at another scale. TensorAnswer::detail may be there
@@ -150,7 +152,7 @@ class Step {
   const TraceStep& Values(const std::string& reason, const std::string& otherwise = {}) const;
   std::shared_ptr<const PartTables> TablesAt(float scale) const;
   void Check() const;
-  void FindBounds();
+  void LookAtInputs();
   bool SumsMayOverflow(const StepQuestion& question) const;
   StepQuestion Simplified(StepQuestion question) const;
   const char* AskTables(const StepQuestion& question, const PartTables* at, size_t t,
@@ -168,6 +170,7 @@ class Step {
   std::shared_ptr<const TraceStep> recorded_;
   StepOptions options_;
   std::function<void()> check_;
+  std::vector<TensorStats> inputs_;
   GradientBounds bounds_;
   RefusedSteps refused_;
   bool broken_loss_ = false;
@@ -214,6 +217,10 @@ struct StepSource {
 
 // Returns the same steps without the tensors that `drops` names.
 StepSource Without(StepSource source, std::function<bool(const TensorInfo& tensor)> drops);
+
+// Returns the same steps, for callers that go through them several times: the first ones stay in
+// memory, as far as `bytes` holds them. What they were tabulated for is what was asked first.
+StepSource KeepSteps(StepSource source, uint64_t bytes);
 
 // Passes the steps to `take` in order until it returns false. Steps are opened ahead, on all
 // threads, as many at once as options.memory_bytes holds. Throws Error for a bad file.
