@@ -451,6 +451,9 @@ void SumGroups(const float* values, std::span<const ValueGroup> groups, GroupErr
     uint64_t sums[kSpacings] = {};
     for (uint32_t i = 0; i < groups[g].count; ++i) {
       const uint32_t significand = groups[g].SignificandOf(values[groups[g].begin + i]);
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC unroll 1  // GCC 12 unrolls it otherwise, and makes vectors of half of it
+#endif
       for (size_t place = 0; place < kSpacings; ++place) {
         const uint32_t low = significand & (spacings[place] - 1);
         const uint64_t distance = codec::Min(low, spacings[place] - low);
