@@ -81,22 +81,7 @@ class ValueGroups {
   // Takes another list.
   void Find(std::span<const float> values) {
     values_ = values;
-    count_ = 0;
-    // Subnormals of float32 have but one biased exponent: the bits of the mantissa tell theirs.
-    const auto exponent_of = [](uint32_t magnitude) {
-      const auto biased = static_cast<int>(magnitude >> 23);
-      return biased > 0 ? biased - 127 : std::bit_width(magnitude) - 150;
-    };
-    for (uint32_t i = 0; i < values.size(); ++i) {
-      const uint32_t magnitude = MagnitudeOf(values[i]);
-      const int exponent = exponent_of(magnitude);
-      if (count_ == 0 || groups_[count_ - 1].exponent != exponent) {
-        const bool normal = magnitude >= codec::kImplicitBit;
-        groups_[count_++] = {i, 0, exponent, normal ? 0 : -126 - exponent,
-                             normal ? codec::kImplicitBit : 0};
-      }
-      ++groups_[count_ - 1].count;
-    }
+    count_ = values.empty() ? 0 : FindGroups(values, groups_.data());
     known_ = false;
     summed_ = 0;
   }
@@ -112,7 +97,7 @@ class ValueGroups {
       known_ = true;
     }
     const auto place = static_cast<size_t>(std::min(quantum, 2) - Binade::kFirstQuantum);
-    return errors_[g][place];
+    return errors_[g][place % 2][place / 2];
   }
 
   // Whether groups can be summed together.
@@ -303,11 +288,11 @@ class ValueSorter {
  public:
   void Add(float value) { from_[count_++] = std::rotl(std::bit_cast<uint32_t>(value), 1); }
 
-  // Returns the values, sorted: many byte by byte of their keys. Empty then.
+  // Returns the values, sorted: few at once, many byte by byte of their keys. Empty then.
   std::vector<float> Take() {
-    constexpr size_t kFew = 48;
+    constexpr size_t kFew = 192;
     if (count_ <= kFew) {
-      std::sort(from_, from_ + count_);
+      SortFew({from_, count_});
     } else {
       for (int shift = 0; shift < 32; shift += 8) {
         std::array<uint32_t, 257> places = {};

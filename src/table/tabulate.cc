@@ -440,29 +440,123 @@ void RaiseEach(const float* HWY_RESTRICT values, size_t count, uint32_t* HWY_RES
   for (size_t i = 0; i < count; ++i) maxima[i] = codec::Max(maxima[i], FiniteMagnitude(values[i]));
 }
 
-// A spacing takes a lane: groups mostly have fewer values than there are quanta.
-void SumGroups(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors) {
-  uint32_t spacings[kSpacings];
-  for (size_t place = 0; place < kSpacings; ++place) {
-    spacings[place] =
-        place < Binade::kQuanta ? 1u << (place + 23 + Binade::kFirstQuantum) : 1u << 31;
+// Few values are sorted, and their binades found, in vectors by hand: compilers take twice as long.
+
+#if HWY_TARGET == HWY_SCALAR
+
+void SortEach(const int32_t* keys, size_t count, int32_t* sorted) {
+  std::sort(sorted, std::copy(keys, keys + count, sorted));
+}
+
+// Sets the bits of the places at which an exponent is not the one before; `count`: up to 64.
+uint64_t WhereBinadesBegin(const float* values, size_t count) {
+  uint64_t places = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t change =
+        std::bit_cast<uint32_t>(values[i]) ^ std::bit_cast<uint32_t>(values[i - 1]);
+    places |= uint64_t{(change & codec::kInfinityBits) != 0} << i;
   }
+  return places;
+}
+
+void SumGroups(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors) {
   for (size_t g = 0; g < groups.size(); ++g) {
-    uint64_t sums[kSpacings] = {};
-    for (uint32_t i = 0; i < groups[g].count; ++i) {
-      const uint32_t significand = groups[g].SignificandOf(values[groups[g].begin + i]);
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC unroll 1  // GCC 12 unrolls it otherwise, and makes vectors of half of it
-#endif
-      for (size_t place = 0; place < kSpacings; ++place) {
-        const uint32_t low = significand & (spacings[place] - 1);
-        const uint64_t distance = codec::Min(low, spacings[place] - low);
-        sums[place] += distance * distance;
+    for (size_t place = 0; place < kSpacings; ++place) {
+      const uint32_t spacing = SpacingAt(place);
+      uint64_t sum = 0;
+      for (uint32_t i = 0; i < groups[g].count; ++i) {
+        const uint32_t low = groups[g].SignificandOf(values[groups[g].begin + i]) & (spacing - 1);
+        const uint64_t distance = std::min(low, spacing - low);
+        sum += distance * distance;
       }
+      errors[g][place % 2][place / 2] = sum;
     }
-    for (size_t place = 0; place < kSpacings; ++place) errors[g][place] = sums[place];
   }
 }
+
+#else
+
+// The bits of the first values, of which there is at least one; zeros behind them.
+HWY_INLINE V LoadFirst(const float* values, size_t count) {
+  const D d;
+  const auto* const bits = reinterpret_cast<const int32_t*>(values);
+  if (count >= hn::Lanes(d)) return hn::LoadU(d, bits);
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET <= HWY_AVX3
+  return hn::MaskedLoad(hn::FirstN(d, count), d, bits);
+#else
+  alignas(64) int32_t first[kSlack] = {};
+  std::memcpy(first, values, count * sizeof(float));
+  return hn::Load(d, first);
+#endif
+}
+
+// The place of each key is the number of those that come before it: of few keys that is found
+// sooner than by sorting.
+void SortEach(const int32_t* keys, size_t count, int32_t* sorted) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  alignas(64) int32_t places[kSlack];
+  for (size_t begin = 0; begin < count; begin += lanes) {
+    const size_t end = std::min(begin + lanes, count);
+    const V own = hn::LoadU(d, keys + begin);
+    // Of equal keys the first comes first.
+    V larger_before = hn::Zero(d), others = larger_before;
+    for (size_t i = 0; i < begin; ++i) {
+      larger_before = CountIn(d, hn::Gt(hn::Set(d, keys[i]), own), larger_before);
+    }
+    for (size_t i = begin; i < end; ++i) {
+      const V key = hn::Set(d, keys[i]);
+      const M later = hn::Gt(hn::Iota(d, 0), hn::Set(d, static_cast<int32_t>(i - begin)));
+      const M before = hn::Or(hn::Gt(own, key), hn::And(hn::Eq(own, key), later));
+      others = CountIn(d, before, others);
+    }
+    for (size_t i = end; i < count; ++i) {
+      others = CountIn(d, hn::Gt(own, hn::Set(d, keys[i])), others);
+    }
+    const V smaller_before = hn::Sub(hn::Set(d, static_cast<int32_t>(begin)), larger_before);
+    hn::Store(hn::Add(smaller_before, others), d, places);
+    for (size_t i = begin; i < end; ++i) sorted[places[i - begin]] = keys[i];
+  }
+}
+
+uint64_t WhereBinadesBegin(const float* values, size_t count) {
+  const D d;
+  const V exponent = hn::Set(d, 0x7F800000);
+  uint64_t places = 0;
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    const V change =
+        hn::Xor(LoadFirst(values + i, count - i), LoadFirst(values + i - 1, count - i));
+    places |= BitsOf(d, hn::Ne(hn::And(change, exponent), hn::Zero(d))) << i;
+  }
+  return places;
+}
+
+// A lane is a spacing: groups mostly have fewer values than there are quanta.
+void SumGroups(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors) {
+  alignas(64) std::array<uint32_t, kSpacings> spacings;
+  for (size_t i = 0; i < kSpacings; ++i) spacings[i] = SpacingAt(i);
+  const hn::CappedTag<uint32_t, kSpacings> d;
+  const hn::RepartitionToWide<decltype(d)> d64;
+  for (size_t place = 0; place < kSpacings; place += hn::Lanes(d)) {
+    const auto spacing = hn::Load(d, spacings.data() + place);
+    const auto below = hn::Sub(spacing, hn::Set(d, 1));
+    for (size_t g = 0; g < groups.size(); ++g) {
+      auto even = hn::Zero(d64), odd = even;
+      for (uint32_t i = 0; i < groups[g].count; ++i) {
+        const uint32_t significand = groups[g].SignificandOf(values[groups[g].begin + i]);
+        const auto low = hn::And(hn::Set(d, significand), below);
+        const auto near = hn::Min(low, hn::Sub(spacing, low));
+        const auto next = hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(d64, near)));
+        even = hn::Add(even, hn::MulEven(near, near));
+        odd = hn::Add(odd, hn::MulEven(next, next));
+      }
+      hn::StoreU(even, d64, errors[g][0].data() + place / 2);
+      hn::StoreU(odd, d64, errors[g][1].data() + place / 2);
+    }
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
 
 }  // namespace HWY_NAMESPACE
 }  // namespace dlsim
@@ -475,6 +569,8 @@ namespace {
 DLSIM_EXPORT(AddChunks);
 DLSIM_EXPORT(Largest);
 DLSIM_EXPORT(RaiseEach);
+DLSIM_EXPORT(SortEach);
+DLSIM_EXPORT(WhereBinadesBegin);
 DLSIM_EXPORT(SumGroups);
 
 }  // namespace
@@ -489,6 +585,51 @@ uint32_t LargestBits(std::span<const float> values) {
 
 void RaiseMagnitudes(std::span<const float> values, uint32_t* maxima) {
   DLSIM_DISPATCH(RaiseEach)(values.data(), values.size(), maxima);
+}
+
+void SortFew(std::span<uint32_t> keys) {
+  // Signed integers in the order of the keys, with room for a vector behind them.
+  constexpr size_t kRoom = 16;
+  std::array<int32_t, TensorTable::kMostValues + kRoom> from;
+  std::array<int32_t, TensorTable::kMostValues> sorted;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    from[i] = static_cast<int32_t>(keys[i] ^ codec::kSignBit);
+  }
+  std::fill_n(from.begin() + static_cast<std::ptrdiff_t>(keys.size()), kRoom, 0);
+  DLSIM_DISPATCH(SortEach)(from.data(), keys.size(), sorted.data());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = static_cast<uint32_t>(sorted[i]) ^ codec::kSignBit;
+  }
+}
+
+size_t FindGroups(std::span<const float> values, ValueGroup* groups) {
+  if (values.empty()) return 0;
+  const auto bits = [&](size_t i) { return std::bit_cast<uint32_t>(values[i]) & ~codec::kSignBit; };
+  size_t count = 0;
+  const auto begin_at = [&](size_t i) {
+    if (count > 0) groups[count - 1].count = static_cast<uint32_t>(i) - groups[count - 1].begin;
+    const uint32_t magnitude = bits(i);
+    const auto biased = static_cast<int>(magnitude >> 23);
+    const int shift = biased > 0 ? 0 : std::countl_zero(magnitude) - 8;
+    groups[count++] = {static_cast<uint32_t>(i), 0, std::max(biased, 1) - 127 - shift, shift,
+                       biased > 0 ? codec::kImplicitBit : 0};
+  };
+  begin_at(0);
+  // Subnormals have but one exponent.
+  size_t i = 1;
+  for (; i < values.size() && bits(i) < codec::kImplicitBit; ++i) {
+    if (std::bit_width(bits(i)) != std::bit_width(bits(i - 1))) begin_at(i);
+  }
+  constexpr size_t kAtOnce = 64;
+  for (; i < values.size(); i += kAtOnce) {
+    const size_t some = std::min(kAtOnce, values.size() - i);
+    uint64_t places = DLSIM_DISPATCH(WhereBinadesBegin)(values.data() + i, some);
+    for (; places != 0; places &= places - 1) {
+      begin_at(i + static_cast<size_t>(std::countr_zero(places)));
+    }
+  }
+  groups[count - 1].count = static_cast<uint32_t>(values.size()) - groups[count - 1].begin;
+  return count;
 }
 
 void SumErrors(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors) {

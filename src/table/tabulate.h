@@ -104,14 +104,25 @@ struct ValueGroup {
   }
 };
 
+// Writes the groups of nonzero finite values, at most as many as there are values, and returns how
+// many.
+size_t FindGroups(std::span<const float> values, ValueGroup* groups);
+
 // Sums of the squared distances of the significands of a group to the nearest multiples of a
-// spacing, by the spacing's place. The first places are those of the quanta (Binade::errors); at
-// the spacings of the others all is lost.
+// spacing, by the spacing's place: at even places, then at odd ones. The first places are those of
+// the quanta (Binade::errors); at the spacings of the others all is lost.
 inline constexpr size_t kSpacings = 16;
-using GroupErrors = std::array<uint64_t, kSpacings>;
+using GroupErrors = std::array<std::array<uint64_t, kSpacings / 2>, 2>;
+constexpr uint32_t SpacingAt(size_t place) {
+  return place < Binade::kQuanta ? 1u << (place + 23 + Binade::kFirstQuantum) : 1u << 31;
+}
 
 // Finds them for each group.
 void SumErrors(const float* values, std::span<const ValueGroup> groups, GroupErrors* errors);
+
+// Sorts keys, of which there are at most TensorTable::kMostValues, in a time that grows with the
+// square of their number.
+void SortFew(std::span<uint32_t> keys);
 
 // Returns the table of what the sums hold, as binades, and empties them.
 TensorTable TableOf(TableSums& sums);
