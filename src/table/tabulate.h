@@ -114,7 +114,7 @@ size_t FindGroups(std::span<const float> values, ValueGroup* groups);
 inline constexpr size_t kSpacings = 16;
 using GroupErrors = std::array<std::array<uint64_t, kSpacings / 2>, 2>;
 constexpr uint32_t SpacingAt(size_t place) {
-  return place < Binade::kQuanta ? 1u << (place + 23 + Binade::kFirstQuantum) : 1u << 31;
+  return place < Binade::kQuanta ? 1u << (place + (23 + Binade::kFirstQuantum)) : 1u << 31;
 }
 
 // Finds them for each group.
