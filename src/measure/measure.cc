@@ -122,6 +122,16 @@ double SumOfSquaresOnTarget(const float* values, size_t count) {
   return AddLanes(sums);
 }
 
+double SumOnTarget(const float* values, size_t count) {
+  alignas(64) SumLanes sums{};
+  ForEachLane(count, [&](size_t i, size_t lane) HWY_ATTR {
+    const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
+    const codec::Mask finite = codec::MaskOf((bits & ~codec::kSignBit) < codec::kInfinityBits);
+    sums[lane] += double{std::bit_cast<float>(bits & finite)};
+  });
+  return AddLanes(sums);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace dlsim
 HWY_AFTER_NAMESPACE();
@@ -132,6 +142,7 @@ namespace {
 
 DLSIM_EXPORT(MeasureChunkOnTarget);
 DLSIM_EXPORT(SumOfSquaresOnTarget);
+DLSIM_EXPORT(SumOnTarget);
 
 }  // namespace
 
@@ -145,6 +156,11 @@ TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
 double SumOfSquaresOfChunk(std::span<const float> values) {
   DLSIM_CHECK(values.size() <= kChunkElements);
   return DLSIM_DISPATCH(SumOfSquaresOnTarget)(values.data(), values.size());
+}
+
+double SumOfChunk(std::span<const float> values) {
+  DLSIM_CHECK(values.size() <= kChunkElements);
+  return DLSIM_DISPATCH(SumOnTarget)(values.data(), values.size());
 }
 
 std::vector<TensorStats> Measure(std::span<const float> values,

@@ -27,6 +27,9 @@ TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
 // Returns the float64 sum of squares of a chunk in the order of measure.h.
 double SumOfSquaresOfChunk(std::span<const float> values);
 
+// Returns the sum of the finite values of a chunk in the same order.
+double SumOfChunk(std::span<const float> values);
+
 // The partial sums of a chunk, one per lane.
 using SumLanes = std::array<double, kSumLanes>;
 

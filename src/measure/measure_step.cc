@@ -166,12 +166,7 @@ std::vector<double> SumGradients(const TraceStep& step) {
   const auto sum_of = [](size_t, std::span<const float> values) {
     double sum = 0;
     for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
-      SumLanes sums{};
-      ForEachLane(std::min(kChunkElements, values.size() - begin), [&](size_t i, size_t lane) {
-        const float value = values[begin + i];
-        sums[lane] += std::isfinite(value) ? double{value} : 0;
-      });
-      sum += AddLanes(sums);
+      sum += SumOfChunk(values.subspan(begin, std::min(kChunkElements, values.size() - begin)));
     }
     return sum;
   };
