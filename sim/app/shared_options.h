@@ -105,8 +105,8 @@ inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
 // --device.
 void VisitDevice(OptionRows& option, DeviceChoice& choice);
 
-// Returns the bytes that so many steps of an input are, for its progress: steps count alike, since
-// files of one trace hardly differ in size.
+// Returns about how many bytes of an input the first steps take, for its progress: each counts
+// alike, since files of one trace hardly differ in size.
 uint64_t BytesOfSteps(const StepSource& source, size_t steps);
 
 // Opens the device for an input of this size in bytes; null is the CPU. For kCuda throws Error

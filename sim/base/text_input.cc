@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cerrno>
-#include <memory>
 #include <system_error>
 
 #include "dlsim/error.h"
@@ -14,6 +13,19 @@
 #include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
+namespace {
+
+// A file that is closed at the end, -1 for none.
+struct Closed {
+  int descriptor;
+
+  ~Closed() {
+    if (descriptor >= 0) close(descriptor);
+  }
+};
+
+}  // namespace
+
 std::string InputName(const std::string& path) { return path == "-" ? "standard input" : path; }
 
 std::string ReadTextInput(const std::string& path, uint64_t max_bytes) {
@@ -24,8 +36,7 @@ std::string ReadTextInput(const std::string& path, uint64_t max_bytes) {
   const auto fail = [&] { FailToRead(place, "cannot be read", {errno, std::generic_category()}); };
   if (descriptor < 0 && is_standard) throw InputError(place, "the caller does not provide it");
   if (descriptor < 0) fail();
-  const auto close_opened = [&](const int* opened) { is_standard ? 0 : close(*opened); };
-  const std::unique_ptr<const int, decltype(close_opened)> closing(&descriptor, close_opened);
+  const Closed closed{is_standard ? -1 : descriptor};
   std::string text;
   std::array<char, 1 << 16> buffer;
   for (;;) {
