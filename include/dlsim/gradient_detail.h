@@ -24,6 +24,7 @@ struct DetailQuestion {
   float limit = std::numeric_limits<float>::infinity();  // of magnitudes, to clip at
   ClipDomain limit_domain = ClipDomain::kUnscaled;
   bool sums = true;  // the two of GradientDetail, which cost the most: left at 0 by some without
+  bool absmax = true;  // the one of GradientDetail; found by most without, too
 
   friend bool operator==(const DetailQuestion&, const DetailQuestion&) = default;
 };

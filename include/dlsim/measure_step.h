@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -24,9 +25,9 @@ struct StepQuestion {
   Conversion conversion;
   float scale = 1.0f;
   std::vector<float> tensor_scales = {};  // instead of `scale`, per gradient; empty: one for all
-  std::optional<DetailQuestion> detail = {};  // without it, TensorAnswer::detail stays empty
+  std::optional<DetailQuestion> detail = {};  // without it, Rest::detail stays empty
 
-  // Whether TensorAnswer::converted_squares must be there: in any case, or where the float32 norm
+  // Whether Rest::converted_squares must be there: in any case, or where the float32 norm
   // of the step may be infinite.
   bool converted_norm = false;
   bool norm_decides = false;
@@ -39,19 +40,36 @@ struct StepQuestion {
 
 // One question's answer for one gradient.
 struct TensorAnswer {
-  TensorStats total;                    // over the parts
-  std::vector<TensorStats> parts = {};  // of several; else empty
+  // What few questions ask for.
+  struct Rest {
+    std::vector<TensorStats> parts = {};  // of several; else empty
 
-  // Of the step's gradient, the sum over its parts: as recorded, and, where it was measured, after
-  // each part was scaled, quantised and unscaled.
-  double sum_of_squares = 0;
-  std::optional<double> converted_squares = {};
+    // Of the step's gradient, the sum over its parts, where it was measured: after each part was
+    // scaled, quantised and unscaled.
+    std::optional<double> converted_squares = {};
+    GradientDetail detail = {};  // if it was asked for
+  };
+
+  TensorStats total;          // over the parts
+  double sum_of_squares = 0;  // of the sum over the parts, as recorded
 
   bool scaled_sum_finite = true;  // the float32 sum over the parts, still scaled, is finite
   bool unscaled_finite = true;    // that of the unscaled is; false if an element is not
-  GradientDetail detail = {};     // if it was asked for
 
-  const TensorStats& Part(size_t part) const { return parts.empty() ? total : parts[part]; }
+  const Rest& rest() const {
+    static const Rest nothing;
+    return rest_ == nullptr ? nothing : *rest_;
+  }
+  Rest& MakeRest() {
+    if (rest_ == nullptr) rest_ = std::make_unique<Rest>();
+    return *rest_;
+  }
+  const TensorStats& Part(size_t part) const {
+    return rest().parts.empty() ? total : rest().parts[part];
+  }
+
+ private:
+  std::unique_ptr<Rest> rest_;  // null: none of it
 };
 
 // By gradient, in the order of StepTables::tensors.

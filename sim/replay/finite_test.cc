@@ -16,19 +16,20 @@ FiniteFindings Judge(TensorSpan tensors, const StepAnswer& answers,
   for (const size_t t : checked) {
     const TensorAnswer& answer = answers[t];
     const TensorStats& total = answer.total;
+    const TensorAnswer::Rest& rest = answer.rest();
     const std::string* name = &tensors[t].name;
-    const double squares = answer.converted_squares.value_or(answer.sum_of_squares);
+    const double squares = rest.converted_squares.value_or(answer.sum_of_squares);
     findings.sum_of_squares += squares;
-    findings.scaled_sum_of_squares += answer.detail.scaled_sum_of_squares;
+    findings.scaled_sum_of_squares += rest.detail.scaled_sum_of_squares;
     if (total.nonfinite_outputs > 0) {
       findings.nonfinite_element = true;
-    } else if (!answer.parts.empty()) {
+    } else if (!rest.parts.empty()) {
       findings.nonfinite_scaled_sum |= !answer.scaled_sum_finite;
       findings.nonfinite_sum |= !answer.unscaled_finite;
     } else {
       findings.nonfinite_unscaled |= !answer.unscaled_finite;
     }
-    const bool sum_overflows = !(std::fabs(answer.detail.scaled_sum) < kFloat32Overflow);
+    const bool sum_overflows = !(std::fabs(rest.detail.scaled_sum) < kFloat32Overflow);
     if (sum_overflows && findings.sum_tensor == nullptr) findings.sum_tensor = name;
     if (total.nonfinite() > 0 && findings.input_tensor == nullptr) findings.input_tensor = name;
     if (total.overflow > 0 && total.absmax > worst_overflow) {

@@ -30,7 +30,8 @@ std::optional<DetailQuestion> DetailOf(const ReplayRun& run) {
     question.limit = static_cast<float>(*clipping.max_value);
     question.limit_domain = clipping.domain;
   }
-  const bool needed = edge || clipping.max_value || run.scaler.uses_absmax() || question.sums;
+  question.absmax = run.scaler.uses_absmax();
+  const bool needed = edge || clipping.max_value || question.absmax || question.sums;
   return needed ? std::optional(question) : std::nullopt;
 }
 
@@ -154,9 +155,9 @@ std::vector<size_t> CheckedIn(const Step& step, Checked checked) {
 ScalerInput InputOf(const StepAnswer& answer, std::span<const size_t> checked) {
   ScalerInput input;
   for (const size_t t : checked) {
-    input.absmax = std::fmax(input.absmax, answer[t].detail.absmax);
-    input.below_edge += answer[t].detail.below_edge;
-    input.above_edge += answer[t].detail.above_edge;
+    input.absmax = std::fmax(input.absmax, answer[t].rest().detail.absmax);
+    input.below_edge += answer[t].rest().detail.below_edge;
+    input.above_edge += answer[t].rest().detail.above_edge;
   }
   return input;
 }
@@ -399,7 +400,7 @@ void ReplayRuns::Run::Count(Shared& shared, ReplayStep& record) {
       const bool taken = group == record.optimizers.size() || groups_[t] == group;
       if (!taken || step.gradients()[t].role != Role::kGrad) continue;
       add(step.tables().SquaredNorm(t), squares);
-      add((*answer_)[t].converted_squares, converted);
+      add((*answer_)[t].rest().converted_squares, converted);
     }
     if (squares) into.grad_norm = std::sqrt(*squares);
     if (converted) into.converted_norm = std::sqrt(*converted);
@@ -503,8 +504,8 @@ void ReplayRuns::Run::ClipByValue(const Step& step, ReplayStep& record) const {
   for (size_t t = 0; t < answer_->size(); ++t) {
     if (step.gradients()[t].role != Role::kGrad) continue;
     if (!record.optimizers.empty() && record.optimizers[groups_[t]].skipped) continue;
-    clipped += (*answer_)[t].detail.above_limit;
-    record.clippable_elements += (*answer_)[t].detail.elements;
+    clipped += (*answer_)[t].rest().detail.above_limit;
+    record.clippable_elements += (*answer_)[t].rest().detail.elements;
   }
   record.clipped_elements = clipped;
   record.clipped = clipped > 0;

@@ -173,39 +173,41 @@ struct Step::Answers {
   }
 };
 
+Step::Step(std::shared_ptr<const Opened> opened)
+    : opened_(std::move(opened)), answers_(std::make_shared<Answers>()) {}
+
 Step::Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOptions options,
            std::function<void()> check)
-    : tables_(std::move(tables)),
-      recorded_(std::move(recorded)),
-      options_(std::move(options)),
-      check_(std::move(check)),
-      answers_(std::make_shared<Answers>()) {
-  LookAtInputs();
-  if (recorded_ == nullptr) return;
-  MergeMetadata(*recorded_, tables_);
-  for (const Recording& recording : recorded_->recordings) {
-    refused_.Add(RefusedIn(recording.metadata));
-    broken_loss_ = broken_loss_ || IsBrokenLoss(recording.metadata);
+    : answers_(std::make_shared<Answers>()) {
+  Opened opened = {std::move(tables), std::move(recorded), std::move(options), std::move(check)};
+  opened.LookAtInputs();
+  if (opened.recorded != nullptr) {
+    MergeMetadata(*opened.recorded, opened.tables);
+    for (const Recording& recording : opened.recorded->recordings) {
+      opened.refused.Add(RefusedIn(recording.metadata));
+      opened.broken_loss |= IsBrokenLoss(recording.metadata);
+    }
   }
+  opened_ = std::make_shared<const Opened>(std::move(opened));
 }
 
-void Step::LookAtInputs() {
-  bounds_ = {};
-  inputs_.assign(tables_.parts.empty() ? 0 : tables_.gradients, {});
-  for (const std::vector<TensorTable>& part : tables_.parts) {
-    for (size_t t = 0; t < tables_.gradients; ++t) {
+void Step::Opened::LookAtInputs() {
+  bounds = {};
+  inputs.assign(tables.parts.empty() ? 0 : tables.gradients, {});
+  for (const std::vector<TensorTable>& part : tables.parts) {
+    for (size_t t = 0; t < tables.gradients; ++t) {
       const TensorTable& table = part[t];
-      inputs_[t].Merge(table.Inputs());
-      const double parts = static_cast<double>(tables_.parts.size());
-      bounds_.infinite |= table.inf > 0;
-      bounds_.squares += parts * table.sum_of_squares;
-      bounds_.sum = std::fmax(bounds_.sum,
-                              parts * static_cast<double>(table.elements) * double{table.absmax});
+      inputs[t].Merge(table.Inputs());
+      const double parts = static_cast<double>(tables.parts.size());
+      bounds.infinite |= table.inf > 0;
+      bounds.squares += parts * table.sum_of_squares;
+      bounds.sum =
+          std::fmax(bounds.sum, parts * static_cast<double>(table.elements) * double{table.absmax});
       if (table.absmax == 0) continue;
       const int lowest =
           table.binades.empty() ? std::ilogb(table.values.front()) : table.binades.front().exponent;
-      bounds_.range.lowest = std::min(bounds_.range.lowest, lowest);
-      bounds_.range.highest = std::max(bounds_.range.highest, std::ilogb(table.absmax));
+      bounds.range.lowest = std::min(bounds.range.lowest, lowest);
+      bounds.range.highest = std::max(bounds.range.highest, std::ilogb(table.absmax));
     }
   }
 }
@@ -224,43 +226,47 @@ TraceStep Without(TraceStep step, const Drops& drops) {
 
 void Step::Drop(const std::function<bool(const TensorInfo& tensor)>& drops) {
   std::vector<bool> dropped;
-  for (const TensorRef& tensor : tables_.tensors) dropped.push_back(drops(*tensor));
+  for (const TensorRef& tensor : tables().tensors) dropped.push_back(drops(*tensor));
   if (std::ranges::find(dropped, true) == dropped.end()) return;
   const auto drop = [&](auto& list) {
     size_t t = 0;
     std::erase_if(list, [&](const auto&) { return dropped[t++]; });
   };
-  for (std::vector<TensorTable>& part : tables_.parts) drop(part);
-  for (auto& [mantissa, parts] : tables_.by_mantissa) {
+  Opened without = *opened_;
+  StepTables& tables = without.tables;
+  for (std::vector<TensorTable>& part : tables.parts) drop(part);
+  for (auto& [mantissa, parts] : tables.by_mantissa) {
     for (std::vector<TensorTable>& part : parts) drop(part);
   }
-  drop(tables_.sums);
-  for (std::vector<ScaledLoss>& losses : tables_.scaled) drop(losses);
-  const auto gradients = dropped.begin() + static_cast<std::ptrdiff_t>(tables_.gradients);
-  tables_.gradients -= static_cast<size_t>(std::count(dropped.begin(), gradients, true));
-  drop(tables_.tensors);
-  LookAtInputs();
-  if (recorded_ == nullptr) return;
-  recorded_ = std::make_shared<const TraceStep>(Without(*recorded_, drops));
+  drop(tables.sums);
+  for (std::vector<ScaledLoss>& losses : tables.scaled) drop(losses);
+  const auto gradients = dropped.begin() + static_cast<std::ptrdiff_t>(tables.gradients);
+  tables.gradients -= static_cast<size_t>(std::count(dropped.begin(), gradients, true));
+  drop(tables.tensors);
+  without.LookAtInputs();
+  if (without.recorded != nullptr) {
+    without.recorded = std::make_shared<const TraceStep>(Without(*without.recorded, drops));
+  }
+  opened_ = std::make_shared<const Opened>(std::move(without));
 }
 
 std::string Step::Metadata(std::string_view key) const {
-  const auto found = tables_.metadata.find(std::string(key));
-  return found == tables_.metadata.end() ? "" : found->second;
+  const auto found = tables().metadata.find(std::string(key));
+  return found == tables().metadata.end() ? "" : found->second;
 }
 
 std::set<std::string> Step::Listed(std::string_view key) const {
-  return ListedIn(tables_.metadata, key);
+  return ListedIn(tables().metadata, key);
 }
 
-bool Step::HasBrokenLoss() const { return broken_loss_ || IsBrokenLoss(tables_.metadata); }
+bool Step::HasBrokenLoss() const { return opened_->broken_loss || IsBrokenLoss(tables().metadata); }
 
 RefusedSteps Step::RefusedBefore() const {
-  return recorded_ == nullptr ? RefusedIn(tables_.metadata) : refused_;
+  return opened_->recorded == nullptr ? RefusedIn(tables().metadata) : opened_->refused;
 }
 
 const TraceStep& Step::Values(const std::string& reason, const std::string& otherwise) const {
-  if (recorded_ != nullptr) return *recorded_;
+  if (opened_->recorded != nullptr) return *opened_->recorded;
   throw UsageError(
       "step " + std::to_string(number()),
       "only the values of the gradients tell this, which a profile does not hold: " + reason,
@@ -269,8 +275,8 @@ const TraceStep& Step::Values(const std::string& reason, const std::string& othe
 
 std::shared_ptr<const PartTables> Step::TablesAt(float scale) const {
   const float mantissa = MantissaOf(scale);
-  const auto stored = tables_.by_mantissa.find(mantissa);
-  if (stored != tables_.by_mantissa.end()) {
+  const auto stored = tables().by_mantissa.find(mantissa);
+  if (stored != tables().by_mantissa.end()) {
     return {std::shared_ptr<void>(), &stored->second};  // lives as long as this
   }
   {
@@ -281,8 +287,8 @@ std::shared_ptr<const PartTables> Step::TablesAt(float scale) const {
   const TraceStep& values = Values(WhyNot(NotInTable::kScale),
                                    fmt::format(", or a profile made with --scale {:g}", scale));
   constexpr size_t kMostMantissas = 4;  // at once, which takes memory
-  auto made =
-      std::make_shared<const PartTables>(TabulateAt(mantissa, tables_.parts, values, options_));
+  auto made = std::make_shared<const PartTables>(
+      TabulateAt(mantissa, tables().parts, values, opened_->options));
   Check();
   const std::lock_guard lock(answers_->mutex);
   if (answers_->by_mantissa.size() == kMostMantissas) answers_->by_mantissa.clear();
@@ -290,7 +296,7 @@ std::shared_ptr<const PartTables> Step::TablesAt(float scale) const {
 }
 
 void Step::Check() const {
-  if (check_) check_();
+  if (opened_->check) opened_->check();
 }
 
 namespace {
@@ -313,76 +319,25 @@ bool NormIsOpen(const StepTables& tables, const StepQuestion& question, double s
 // of what is still scaled, too, if the question asks for such sums.
 bool Step::SumsMayOverflow(const StepQuestion& question) const {
   const bool saturates = MakeCodecSpec(question.conversion).saturates;
-  if (saturates && bounds_.infinite) return true;  // becomes the largest value
+  if (saturates && opened_->bounds.infinite) return true;  // becomes the largest value
   double smallest = std::fabs(question.ScaleOf(0)), largest = smallest;
   for (const float scale : question.tensor_scales) {
     smallest = std::fmin(smallest, std::fabs(scale));
     largest = std::fmax(largest, std::fabs(scale));
   }
   if (question.norm_decides &&
-      NormIsOpen(tables_, question, bounds_.squares, saturates, smallest)) {
+      NormIsOpen(tables(), question, opened_->bounds.squares, saturates, smallest)) {
     return true;
   }
   const bool of_scaled = question.detail && question.detail->sums;
-  return of_scaled && !(bounds_.squares * largest * largest < kFarBelowOverflow &&
-                        bounds_.sum * largest < kFarBelowOverflow);
-}
-
-// Finds what tables tell of a gradient; returns why they do not tell all, if they do not.
-const char* Step::AskTables(const StepQuestion& question, const PartTables* at, size_t t,
-                            std::span<TableReader> readers, TensorAnswer& answer) const {
-  const size_t parts = tables_.parts.size();
-  const float scale = question.ScaleOf(t);
-  const ScaleParts of_scale(scale);
-  if (of_scale.mantissa != 1 && at == nullptr) return WhyNot(NotInTable::kScale);
-  const CodecSpec spec = MakeCodecSpec(question.conversion);
-  const Rounding rounding = question.conversion.rounding;
-  double largest = 0, largest_scaled = 0;
-  for (size_t part = 0; part < parts; ++part) {
-    const TensorTable& table = tables_.parts[part][t];
-    const std::optional<TensorStats> stats =
-        at == nullptr ? readers[part].Ask(question.conversion, scale)
-                      : AskAt(of_scale.mantissa, (*at)[part][t], table, question.conversion,
-                              of_scale.power, readers[part]);
-    if (!stats) return WhyNot(NotInTable::kEnds);
-    if (parts == 1) {
-      answer.total = *stats;
-      break;
-    }
-    answer.total.Merge(*stats);
-    answer.parts.push_back(*stats);
-    const double of_part = std::fabs(Converted(spec, rounding, table.absmax, scale));
-    largest_scaled += of_part;
-    largest += of_part / double{scale};
-  }
-  answer.sum_of_squares = tables_.SumOfSquares(t);
-  const bool finite = answer.total.nonfinite_outputs == 0;
-  if (parts > 1) {
-    // A sum that may overflow float32 is made.
-    if (finite && !(largest < kFiniteSum && largest_scaled < kFiniteSum)) {
-      return "float32 sums over micro-steps may overflow";
-    }
-    answer.scaled_sum_finite = finite;
-    // An infinite reciprocal makes NaN of zeros.
-    answer.unscaled_finite = finite && std::isfinite(1.0f / scale);
-    return question.detail ? "the policy or clipping looks at sums over micro-steps" : nullptr;
-  }
-  const float converted = Converted(spec, rounding, answer.total.absmax, scale);
-  const float unscaled = converted * (1.0f / scale);
-  answer.unscaled_finite = finite && std::isfinite(unscaled) && std::isfinite(1.0f / scale);
-  answer.scaled_sum_finite = finite;
-  if (!question.detail) return nullptr;
-  const bool counts = !IsDefault(question.detail->edge) || !IsDefault(question.detail->limit);
-  if (counts && !(finite && std::isfinite(1.0f / scale))) return WhyNot(NotInTable::kEnds);
-  answer.detail.elements = answer.total.elements;
-  answer.detail.below_edge = answer.total.elements;
-  answer.detail.absmax = answer.unscaled_finite ? unscaled : std::numeric_limits<float>::infinity();
-  return nullptr;
+  return of_scaled && !(opened_->bounds.squares * largest * largest < kFarBelowOverflow &&
+                        opened_->bounds.sum * largest < kFarBelowOverflow);
 }
 
 // A question on its way to its answer.
 struct Step::OpenQuestion {
   const StepQuestion& question;
+  CodecSpec spec;           // of its conversion
   bool wants_sums = false;  // of the converted gradients
   std::shared_ptr<const PartTables> at = nullptr;
   StepAnswer answer = {};
@@ -394,6 +349,61 @@ struct Step::OpenQuestion {
            std::ranges::find(why, nullptr) != why.end();
   }
 };
+
+// Finds what tables tell of a gradient; returns why they do not tell all, if they do not.
+const char* Step::AskTables(const OpenQuestion& one, size_t t, std::span<TableReader> readers,
+                            TensorAnswer& answer) const {
+  const StepQuestion& question = one.question;
+  const size_t parts = tables().parts.size();
+  const float scale = question.ScaleOf(t);
+  const ScaleParts of_scale(scale);
+  if (of_scale.mantissa != 1 && one.at == nullptr) return WhyNot(NotInTable::kScale);
+  const auto converted = [&](float magnitude) {
+    return Converted(one.spec, question.conversion.rounding, magnitude, scale);
+  };
+  double largest = 0, largest_scaled = 0;
+  for (size_t part = 0; part < parts; ++part) {
+    const TensorTable& table = tables().parts[part][t];
+    const std::optional<TensorStats> stats =
+        one.at == nullptr ? readers[part].Ask(question.conversion, scale)
+                          : AskAt(of_scale.mantissa, (*one.at)[part][t], table, question.conversion,
+                                  of_scale.power, readers[part]);
+    if (!stats) return WhyNot(NotInTable::kEnds);
+    if (parts == 1) {
+      answer.total = *stats;
+      break;
+    }
+    answer.total.Merge(*stats);
+    answer.MakeRest().parts.push_back(*stats);
+    const double of_part = std::fabs(converted(table.absmax));
+    largest_scaled += of_part;
+    largest += of_part / double{scale};
+  }
+  answer.sum_of_squares = tables().SumOfSquares(t);
+  const bool finite = answer.total.nonfinite_outputs == 0;
+  answer.scaled_sum_finite = finite;
+  // An infinite reciprocal makes NaN of zeros.
+  answer.unscaled_finite = finite && std::isfinite(1.0f / scale);
+  if (parts > 1) {
+    // A sum that may overflow float32 is made.
+    if (finite && !(largest < kFiniteSum && largest_scaled < kFiniteSum)) {
+      return "float32 sums over micro-steps may overflow";
+    }
+    return question.detail ? "the policy or clipping looks at sums over micro-steps" : nullptr;
+  }
+  // Unscaling by 1 or more does not overflow.
+  if (!question.detail && scale >= 1) return nullptr;
+  const float unscaled = converted(answer.total.absmax) * (1.0f / scale);
+  answer.unscaled_finite = answer.unscaled_finite && std::isfinite(unscaled);
+  if (!question.detail) return nullptr;
+  const bool counts = !IsDefault(question.detail->edge) || !IsDefault(question.detail->limit);
+  if (counts && !(finite && std::isfinite(1.0f / scale))) return WhyNot(NotInTable::kEnds);
+  GradientDetail& detail = answer.MakeRest().detail;
+  detail.elements = answer.total.elements;
+  detail.below_edge = answer.total.elements;
+  detail.absmax = answer.unscaled_finite ? unscaled : std::numeric_limits<float>::infinity();
+  return nullptr;
+}
 
 // Counts the gradients that pass the limits of a detail, where tables told the rest: rounding to
 // nearest keeps the order of magnitudes, so that the results from some magnitude on pass.
@@ -410,7 +420,6 @@ void Step::CountDetails(std::span<OpenQuestion> open) const {
     Values(why);
     const StepQuestion& question = one.question;
     const DetailQuestion& detail = *question.detail;
-    const CodecSpec spec = MakeCodecSpec(question.conversion);
     const auto count = [&](uint64_t GradientDetail::*into, const auto& passes) {
       std::vector<uint32_t> first(one.answer.size());
       bool all = true;
@@ -419,14 +428,14 @@ void Step::CountDetails(std::span<OpenQuestion> open) const {
         const bool as_before = t > 0 && scale == question.ScaleOf(t - 1);
         const auto holds = [&](uint32_t bits) {
           const float scaled =
-              Converted(spec, question.conversion.rounding, std::bit_cast<float>(bits), scale);
+              Converted(one.spec, question.conversion.rounding, std::bit_cast<float>(bits), scale);
           return passes(scaled, scaled * (1.0f / scale));
         };
         first[t] = as_before ? first[t - 1] : FirstMagnitude(0, codec::kInfinityBits, holds);
         if (one.why[t] != nullptr) continue;
-        const auto told = CountFrom(tables_.parts.front()[t], first[t]);
+        const auto told = CountFrom(tables().parts.front()[t], first[t]);
         all = all && told;
-        one.answer[t].detail.*into = told.value_or(0);
+        one.answer[t].MakeRest().detail.*into = told.value_or(0);
       }
       if (all) return;
       limits.push_back({&one, into});
@@ -444,19 +453,19 @@ void Step::CountDetails(std::span<OpenQuestion> open) const {
     }
   }
   if (!limits.empty()) {
-    const auto counts = CountGradients(Values(why), options_.accumulation, magnitudes);
+    const auto counts = CountGradients(Values(why), opened_->options.accumulation, magnitudes);
     Check();
     for (size_t i = 0; i < limits.size(); ++i) {
       const auto& [one, into] = limits[i];
       for (size_t t = 0; t < counts.size(); ++t) {
-        if (one->why[t] == nullptr) one->answer[t].detail.*into = counts[t][i];
+        if (one->why[t] == nullptr) one->answer[t].MakeRest().detail.*into = counts[t][i];
       }
     }
   }
   for (OpenQuestion& one : open) {
     for (size_t t = 0; t < one.answer.size() && one.counts(); ++t) {
       if (one.why[t] != nullptr) continue;
-      GradientDetail& detail = one.answer[t].detail;
+      GradientDetail& detail = one.answer[t].MakeRest().detail;
       detail.below_edge = detail.elements - detail.above_edge;
     }
   }
@@ -471,18 +480,18 @@ StepQuestion Step::Simplified(StepQuestion question) const {
     question.tensor_scales.clear();
   }
   const float scale = question.scale;
-  if (OutsideTables(question.conversion, ScaleParts(scale).power) || tables_.parts.size() > 1) {
+  if (OutsideTables(question.conversion, ScaleParts(scale).power) || tables().parts.size() > 1) {
     return question;
   }
-  if (!SumsMayOverflow(question)) {
-    question.norm_decides = false;
-    if (!question.detail) question.detail.emplace();
-    question.detail->sums = false;
-  }
+  if (SumsMayOverflow(question)) return question;
+  question.norm_decides = false;
+  if (question.detail) question.detail->sums = false;
+  if (question.detail == DetailQuestion{.sums = false, .absmax = false}) question.detail.reset();
   const bool of_model = question.tensor_scales.empty() && MantissaOf(scale) == 1;
-  if (of_model && !question.converted_norm && question.detail == DetailQuestion{.sums = false}) {
+  if (of_model && !question.converted_norm && !question.detail) {
+    const int log2_scale = std::ilogb(scale);
     question.scale =
-        std::ldexp(1.0f, LikeExponent(question.conversion, std::ilogb(scale), bounds_.range));
+        std::ldexp(1.0f, LikeExponent(question.conversion, log2_scale, opened_->bounds.range));
   }
   return question;
 }
@@ -492,11 +501,12 @@ Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
                                std::span<const ErrorQuestion> errors) const {
   KeptAnswers kept;
   if (questions.empty() && errors.empty()) return kept;
-  const size_t gradients = tables_.gradients, parts = tables_.parts.size();
+  const size_t gradients = tables().gradients, parts = tables().parts.size();
   std::vector<OpenQuestion> open;
   for (const StepQuestion& question : questions) {
     const auto outside = OutsideTables(question.conversion, ScaleParts(question.scale).power);
-    OpenQuestion& one = open.emplace_back(OpenQuestion{question});
+    OpenQuestion& one =
+        open.emplace_back(OpenQuestion{question, MakeCodecSpec(question.conversion)});
     one.wants_sums = question.converted_norm || SumsMayOverflow(question);
     one.answer.resize(gradients);
     one.why.assign(gradients, outside ? WhyNot(*outside) : nullptr);
@@ -524,10 +534,10 @@ Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
         };
         for (const size_t q : order) {
           if (open[q].why[t] != nullptr) continue;
-          open_readers(open[q].at != nullptr ? *open[q].at : tables_.parts);
-          open[q].why[t] = AskTables(questions[q], open[q].at.get(), t, readers, open[q].answer[t]);
+          open_readers(open[q].at != nullptr ? *open[q].at : tables().parts);
+          open[q].why[t] = AskTables(open[q], t, readers, open[q].answer[t]);
         }
-        if (!errors.empty()) open_readers(tables_.parts);
+        if (!errors.empty()) open_readers(tables().parts);
         for (size_t e = 0; e < errors.size(); ++e) {
           for (size_t part = 0; part < parts; ++part) {
             sums[e][t] += readers[part].ErrorSquares(errors[e].format, errors[e].log2_scale);
@@ -569,7 +579,7 @@ void Step::Measure(StepQuestion question, std::span<const size_t> gradients,
   TraceStep some = values;
   if (gradients.size() < answer.size()) {
     std::map<std::string, size_t> wanted;
-    for (const size_t t : gradients) wanted[tables_.tensors[t]->name] = t;
+    for (const size_t t : gradients) wanted[tables().tensors[t]->name] = t;
     some = Without(std::move(some), [&](const TensorInfo& tensor) {
       return IsForward(tensor.role) || !wanted.contains(tensor.name);
     });
@@ -579,21 +589,23 @@ void Step::Measure(StepQuestion question, std::span<const size_t> gradients,
       question.tensor_scales = std::move(scales);
     }
   }
-  StepAnswer measured = MeasureStep(some, std::span(&question, 1), options_).front();
+  StepAnswer measured =
+      std::move(MeasureStep(some, std::span(&question, 1), opened_->options).front());
   Check();
   for (size_t i = 0; i < gradients.size(); ++i) {
     const size_t t = gradients[i];
     if (told[t]) {
       measured[i].total = answer[t].total;
-      measured[i].parts = answer[t].parts;
+      measured[i].MakeRest().parts = answer[t].rest().parts;
     }
     answer[t] = std::move(measured[i]);
-    answer[t].sum_of_squares = tables_.SumOfSquares(t);
+    answer[t].sum_of_squares = tables().SumOfSquares(t);
     // The sum of the inputs is the exact one.
     double squares = 0;
-    for (size_t part = 0; part < tables_.parts.size(); ++part) {
-      const double of_part = tables_.parts[part][t].sum_of_squares;
-      if (!answer[t].parts.empty()) answer[t].parts[part].sum_of_squares = of_part;
+    for (size_t part = 0; part < tables().parts.size(); ++part) {
+      const double of_part = tables().parts[part][t].sum_of_squares;
+      std::vector<TensorStats>& of_parts = answer[t].MakeRest().parts;
+      if (!of_parts.empty()) of_parts[part].sum_of_squares = of_part;
       squares += of_part;
     }
     answer[t].total.sum_of_squares = squares;
@@ -608,16 +620,16 @@ std::shared_ptr<const StepAnswer> Step::Ask(const StepQuestion& question) const 
 
 std::shared_ptr<const std::vector<double>> Step::Errors(const Format& format,
                                                         int log2_scale) const {
-  const ErrorQuestion question = {format,
-                                  LikeExponent({.format = format}, log2_scale, bounds_.range)};
+  const ErrorQuestion question = {
+      format, LikeExponent({.format = format}, log2_scale, opened_->bounds.range)};
   return answers_->Find(answers_->errors, question,
                         [&] { return Answer({}, std::span(&question, 1)).errors.front(); });
 }
 
 std::shared_ptr<const StepAnswer> Step::AskForward(const Conversion& conversion) const {
   return answers_->Find(answers_->forward, conversion, [&] {
-    const size_t count = tables_.tensors.size() - tables_.gradients;
-    const size_t parts = tables_.parts.size();
+    const size_t count = tables().tensors.size() - tables().gradients;
+    const size_t parts = tables().parts.size();
     StepAnswer answer(count);
     std::vector<uint8_t> told(count, 1);
     ParallelFor(
@@ -625,13 +637,13 @@ std::shared_ptr<const StepAnswer> Step::AskForward(const Conversion& conversion)
         [&](size_t t) {
           for (size_t part = 0; part < parts; ++part) {
             const auto stats =
-                dlsim::Ask(tables_.parts[part][tables_.gradients + t], conversion, 1);
+                dlsim::Ask(tables().parts[part][tables().gradients + t], conversion, 1);
             if (!stats) {
               told[t] = 0;
               return;
             }
             answer[t].total.Merge(*stats);
-            if (parts > 1) answer[t].parts.push_back(*stats);
+            if (parts > 1) answer[t].MakeRest().parts.push_back(*stats);
           }
         },
         count * parts * kLooksPerAnswer);
@@ -660,16 +672,16 @@ void Step::MeasureForward(const Conversion& conversion, std::span<const uint8_t>
       tensor.info = std::move(info);
     }
   }
-  StepOptions one_by_one = options_;
+  StepOptions one_by_one = opened_->options;
   one_by_one.accumulation = Accumulation::kQuantizeThenSum;
   const StepQuestion question = {.conversion = conversion};
-  StepAnswer measured = MeasureStep(step, std::span(&question, 1), one_by_one).front();
+  StepAnswer measured = std::move(MeasureStep(step, std::span(&question, 1), one_by_one).front());
   Check();
   const std::vector<TensorRef> order = DescribeTensors(step);
   for (size_t i = 0; i < measured.size(); ++i) {
     TensorAnswer& found = answer[wanted.at(order[i]->name)];
     found = std::move(measured[i]);
-    if (tables_.parts.size() == 1) found.parts.clear();
+    if (tables().parts.size() == 1) found.MakeRest().parts.clear();
   }
 }
 
@@ -693,19 +705,20 @@ std::shared_ptr<const std::vector<GradientSpread>> Step::Spreads() const {
 
 std::vector<std::vector<ScaledLoss>> Step::MeasureScaled(std::span<const NamedScaledFormat> formats,
                                                          const ScaleOfTensor& scale) const {
-  if (recorded_ != nullptr) {
-    auto losses = MeasureScaledStep(*recorded_, formats, scale);
+  if (opened_->recorded != nullptr) {
+    auto losses = MeasureScaledStep(*opened_->recorded, formats, scale);
     Check();
     return losses;
   }
   std::vector<std::vector<ScaledLoss>> losses;
   for (const NamedScaledFormat& format : formats) {
-    const auto held = std::ranges::find(options_.scaled, format.name, &NamedScaledFormat::name);
-    if (held == options_.scaled.end()) {
+    const auto held =
+        std::ranges::find(opened_->options.scaled, format.name, &NamedScaledFormat::name);
+    if (held == opened_->options.scaled.end()) {
       throw InputError(format.name, "the profile does not hold what is lost in this format",
                        "a profile with --scaled-format " + format.name);
     }
-    losses.push_back(tables_.scaled[static_cast<size_t>(held - options_.scaled.begin())]);
+    losses.push_back(tables().scaled[static_cast<size_t>(held - opened_->options.scaled.begin())]);
   }
   return losses;
 }
@@ -719,15 +732,15 @@ uint64_t Step::Bytes() const {
                table.channels.size() * sizeof(table.channels.front());
     }
   };
-  for (const std::vector<TensorTable>& part : tables_.parts) add(part);
-  add(tables_.sums);
-  for (const auto& [mantissa, parts] : tables_.by_mantissa) {
+  for (const std::vector<TensorTable>& part : tables().parts) add(part);
+  add(tables().sums);
+  for (const auto& [mantissa, parts] : tables().by_mantissa) {
     for (const std::vector<TensorTable>& part : parts) add(part);
   }
   const uint64_t answers = answers_->gradients.size() + answers_->forward.size();
-  return bytes + inputs_.size() * sizeof(TensorStats) +
-         tables_.tensors.size() * (sizeof(TensorRef) + answers * sizeof(TensorAnswer) +
-                                   answers_->errors.size() * sizeof(double));
+  return bytes + opened_->inputs.size() * sizeof(TensorStats) +
+         tables().tensors.size() * (sizeof(TensorRef) + answers * sizeof(TensorAnswer) +
+                                    answers_->errors.size() * sizeof(double));
 }
 
 StepQuestions Step::Asked() const {
@@ -763,7 +776,7 @@ void Step::MakeReady(const StepQuestions& questions) const {
   }
   std::vector<ErrorQuestion> errors;
   for (const auto& [format, log2_scale] : questions.errors) {
-    errors.push_back({format, LikeExponent({.format = format}, log2_scale, bounds_.range)});
+    errors.push_back({format, LikeExponent({.format = format}, log2_scale, opened_->bounds.range)});
   }
   answers_->only_made_ready = true;
   gradients = answers_->Open(answers_->gradients, std::move(gradients));

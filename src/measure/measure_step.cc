@@ -98,11 +98,12 @@ std::vector<StepAnswer> MeasureStep(const TraceStep& step, std::span<const StepQ
                                     const StepOptions& options) {
   const Work work = {step, questions, options, CollectTensors(step, Pass::kBackward),
                      PartNumbers(step, options.accumulation)};
-  std::vector<StepAnswer> answers(questions.size(), StepAnswer(work.tensors.size()));
+  std::vector<StepAnswer> answers(questions.size());
   for (StepAnswer& answer : answers) {
+    answer.resize(work.tensors.size());
     for (TensorAnswer& tensor : answer) {
-      tensor.parts.resize(work.parts.size());
-      tensor.converted_squares = 0;
+      tensor.MakeRest().parts.resize(work.parts.size());
+      tensor.MakeRest().converted_squares = 0;
     }
   }
   ForEachWave(work.tensors,
@@ -116,13 +117,14 @@ std::vector<StepAnswer> MeasureStep(const TraceStep& step, std::span<const StepQ
                 for (size_t i = 0; i < wave.size(); ++i) {
                   for (size_t q = 0; q < questions.size(); ++q) {
                     TensorAnswer& answer = answers[q][wave[i].tensor];
+                    TensorAnswer::Rest& rest = answer.MakeRest();
                     const BlockAnswer& block = found[i][q];
                     for (size_t part = 0; part < work.parts.size(); ++part) {
-                      answer.parts[part].Merge(block.parts[part]);
+                      rest.parts[part].Merge(block.parts[part]);
                     }
-                    *answer.converted_squares += block.unscaled_squares;
+                    *rest.converted_squares += block.unscaled_squares;
                     answer.scaled_sum_finite &= std::isfinite(block.scaled_squares);
-                    answer.detail.Merge(block.detail);
+                    rest.detail.Merge(block.detail);
                   }
                 }
               },
@@ -130,9 +132,10 @@ std::vector<StepAnswer> MeasureStep(const TraceStep& step, std::span<const StepQ
                questions.size() * (work.parts.size() * sizeof(TensorStats) + sizeof(BlockAnswer))});
   for (StepAnswer& answer : answers) {
     for (TensorAnswer& tensor : answer) {
-      for (const TensorStats& part : tensor.parts) tensor.total.Merge(part);
-      if (tensor.parts.size() == 1) tensor.parts.clear();
-      tensor.unscaled_finite = std::isfinite(*tensor.converted_squares);
+      TensorAnswer::Rest& rest = tensor.MakeRest();
+      for (const TensorStats& part : rest.parts) tensor.total.Merge(part);
+      if (rest.parts.size() == 1) rest.parts.clear();
+      tensor.unscaled_finite = std::isfinite(*rest.converted_squares);
     }
   }
   return answers;

@@ -25,7 +25,7 @@ class MeasureStepTest : public TraceDirectoryTest {
     dir_.Write("step-0.safetensors", BuildSafetensors({FloatTensor("w.grad", values)}));
     std::vector<StepQuestion> questions = {{{kBf16}}};
     questions.front().detail.emplace();
-    return MeasureStep(Open().Load(0), questions, {}).front().front().detail;
+    return MeasureStep(Open().Load(0), questions, {}).front().front().rest().detail;
   }
 };
 

@@ -35,13 +35,13 @@ struct ScaledStep {
       answer.total.inf += std::isinf(value) ? 1 : 0;
       answer.total.nan += std::isnan(value) ? 1 : 0;
       squares += double{unscaled} * double{unscaled};
-      answer.detail.scaled_sum += double{value};
-      answer.detail.scaled_sum_of_squares += double{value} * double{value};
+      answer.MakeRest().detail.scaled_sum += double{value};
+      answer.MakeRest().detail.scaled_sum_of_squares += double{value} * double{value};
     }
-    answer.converted_squares = squares;
+    answer.MakeRest().converted_squares = squares;
     answer.scaled_sum_finite = answer.total.nonfinite_outputs == 0;
     answer.unscaled_finite = std::isfinite(squares);
-    answers.push_back(answer);
+    answers.push_back(std::move(answer));
     tensors.push_back(TensorInfo{.name = "t" + std::to_string(answers.size()), .shape = {}});
   }
 

@@ -71,16 +71,20 @@ class Step {
   Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOptions options,
        std::function<void()> check = {});
 
-  int64_t number() const { return tables_.step; }
-  const StepTables& tables() const { return tables_; }
-  const TraceStep* recorded() const { return recorded_.get(); }  // null: the values are not at hand
-  TensorSpan gradients() const { return {std::span(tables_.tensors).first(tables_.gradients), {}}; }
-  TensorSpan forward() const { return {std::span(tables_.tensors).subspan(tables_.gradients), {}}; }
+  int64_t number() const { return tables().step; }
+  const StepTables& tables() const { return opened_->tables; }
+  TensorSpan gradients() const {
+    return {std::span(tables().tensors).first(tables().gradients), {}};
+  }
+  TensorSpan forward() const {
+    return {std::span(tables().tensors).subspan(tables().gradients), {}};
+  }
+
+  // Null: the values are not at hand.
+  const TraceStep* recorded() const { return opened_->recorded.get(); }
 
   // Returns the same step, which was asked nothing.
-  std::unique_ptr<Step> Again() const {
-    return std::make_unique<Step>(tables_, recorded_, options_, check_);
-  }
+  std::unique_ptr<Step> Again() const { return std::unique_ptr<Step>(new Step(opened_)); }
 
   // Leaves out tensors.
   void Drop(const std::function<bool(const TensorInfo& tensor)>& drops);
@@ -97,11 +101,10 @@ class Step {
 
   // Of each gradient, what is counted of the values themselves; the rest is 0. Empty without
   // tables.
-  const std::vector<TensorStats>& Inputs() const { return inputs_; }
+  const std::vector<TensorStats>& Inputs() const { return opened_->inputs; }
 
   // What a conversion at a scale does to each gradient; kept, so that asking again costs nothing,
-  // also where it is known to be the same at another scale. TensorAnswer::detail may be there
-  // though nobody asked for it.
+  // also where it is known to be the same at another scale.
   // Throws UsageError for what needs the values where they are not at hand.
   std::shared_ptr<const StepAnswer> Ask(const StepQuestion& question) const;
 
@@ -132,8 +135,11 @@ class Step {
   void MakeReady(const StepQuestions& questions) const;
 
  private:
+  struct Opened;
   struct Answers;
   struct OpenQuestion;
+
+  explicit Step(std::shared_ptr<const Opened> opened);
 
   struct KeptAnswers {
     std::vector<std::shared_ptr<const StepAnswer>> gradients;
@@ -148,15 +154,28 @@ class Step {
     double sum = 0;         // no sum of a gradient's values is larger
   };
 
+  // What does not depend on what it is asked.
+  struct Opened {
+    StepTables tables;
+    std::shared_ptr<const TraceStep> recorded;
+    StepOptions options;
+    std::function<void()> check;
+    std::vector<TensorStats> inputs = {};
+    GradientBounds bounds = {};
+    RefusedSteps refused = {};
+    bool broken_loss = false;
+
+    void LookAtInputs();
+  };
+
   // `otherwise`: what else than the trace would tell, after a comma.
   const TraceStep& Values(const std::string& reason, const std::string& otherwise = {}) const;
   std::shared_ptr<const PartTables> TablesAt(float scale) const;
   void Check() const;
-  void LookAtInputs();
   bool SumsMayOverflow(const StepQuestion& question) const;
   StepQuestion Simplified(StepQuestion question) const;
-  const char* AskTables(const StepQuestion& question, const PartTables* at, size_t t,
-                        std::span<TableReader> readers, TensorAnswer& answer) const;
+  const char* AskTables(const OpenQuestion& one, size_t t, std::span<TableReader> readers,
+                        TensorAnswer& answer) const;
   KeptAnswers Answer(std::span<const StepQuestion> questions,
                      std::span<const ErrorQuestion> errors) const;
   void CountDetails(std::span<OpenQuestion> open) const;
@@ -166,14 +185,7 @@ class Step {
   void MeasureForward(const Conversion& conversion, std::span<const uint8_t> told,
                       StepAnswer& answer) const;
 
-  StepTables tables_;
-  std::shared_ptr<const TraceStep> recorded_;
-  StepOptions options_;
-  std::function<void()> check_;
-  std::vector<TensorStats> inputs_;
-  GradientBounds bounds_;
-  RefusedSteps refused_;
-  bool broken_loss_ = false;
+  std::shared_ptr<const Opened> opened_;
   std::shared_ptr<Answers> answers_;
 };
 
