@@ -19,29 +19,56 @@ constexpr int kBinadesBelow = 24;
 
 size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWindowExponent); }
 
-// What the loss scale does not change of a step.
+// What neither the format nor the loss scale changes of a step.
 struct StepInputs {
-  StepInputs(const Step& opened, NoiseFinder& finder)
+  StepInputs(const Step& opened, NoiseFinder& finder, Checked checked)
       : step(opened),
         tensors(opened.gradients()),
         totals(opened.Inputs()),
-        noise(finder.Find(opened, totals)) {
+        noise(finder.Find(opened, totals)),
+        places(finder.places()),
+        counted(opened, noise) {
+    window.step = step.number();
+    bool has_parameters = false, moves = false;
     for (size_t t = 0; t < tensors.size(); ++t) {
-      const bool of_parameter = tensors[t].role == Role::kGrad;
       const TensorStats& stats = totals[t];
+      const auto& [name, role, dtype, shape] = tensors[t];
+      const bool of_parameter = role == Role::kGrad;
       parameters_only &= of_parameter || stats.sum_of_squares == 0;
-      if (noise[t] || stats.sum_of_squares == 0) continue;
-      (of_parameter ? grad_harm : act_grad_harm)
-          .push_back(static_cast<double>(stats.nonzero_finite()) / 12 / stats.sum_of_squares);
+      has_parameters |= of_parameter;
+      moves |= of_parameter && (stats.absmax > 0 || stats.nonfinite() > 0);
+      if (stats.nonfinite() > 0 && !window.hopeless) {
+        window.hopeless = true;
+        window.high_tensor = name;
+      }
+      if (checked == Checked::kAllGradients || of_parameter) {
+        decides = std::fmax(decides, stats.absmax);
+      }
+      if (stats.absmax <= window.largest || window.hopeless) continue;
+      window.largest = stats.absmax;
+      window.high_tensor = name;
     }
+    window.idle = has_parameters && !moves;
+    const auto harm_of_unit = [&](std::span<const size_t> of, std::vector<double>& harm) {
+      for (const size_t t : of) {
+        harm.push_back(static_cast<double>(totals[t].nonzero_finite()) / 12 /
+                       totals[t].sum_of_squares);
+      }
+    };
+    harm_of_unit(counted.grads.all, grad_harm);
+    harm_of_unit(counted.act_grads.all, act_grad_harm);
   }
 
   const Step& step;
   TensorSpan tensors;
   std::span<const TensorStats> totals;
   std::vector<bool> noise;
+  std::span<const size_t> places;  // see NoiseFinder
+  CountedGradients counted;
   std::vector<double> grad_harm, act_grad_harm;  // see ExpectedHarm: of a quantum of 1
   bool parameters_only = true;  // no activation gradient was recorded that is not zero
+  StepWindow window;            // as far as it is the same for all
+  float decides = 0;            // the largest magnitude of gradients that are checked
 };
 
 // Whether Step::Errors tells what a conversion does.
@@ -50,12 +77,13 @@ bool ErrorsTell(const Conversion& conversion) {
 }
 
 // The sum of squared errors of each gradient at 2^exponent.
-std::vector<double> HarmSums(const Step& step, const Conversion& conversion, int exponent) {
-  if (ErrorsTell(conversion)) return *step.Errors(conversion.format, exponent);
+std::shared_ptr<const std::vector<double>> ErrorsAt(const Step& step, const Conversion& conversion,
+                                                    int exponent) {
+  if (ErrorsTell(conversion)) return step.Errors(conversion.format, exponent);
   const float scale = std::ldexp(1.0f, exponent);
-  std::vector<double> errors;
+  const auto errors = std::make_shared<std::vector<double>>();
   for (const TensorAnswer& answer : *step.Ask({.conversion = conversion, .scale = scale})) {
-    errors.push_back(answer.total.error_sum_of_squares);
+    errors->push_back(answer.total.error_sum_of_squares);
   }
   return errors;
 }
@@ -95,9 +123,8 @@ class WindowSearch {
   WindowSearch(const StepInputs& inputs, const Conversion& conversion)
       : inputs_(inputs),
         conversion_(conversion),
-        limit_(HarmLimit(conversion, inputs.parameters_only)) {
-    window_.step = inputs.step.number();
-  }
+        limit_(HarmLimit(conversion, inputs.parameters_only)),
+        window_(inputs.window) {}
 
   // Where tensors as a whole are expected to lose little.
   int ExpectedLow() const {
@@ -108,8 +135,8 @@ class WindowSearch {
 
   // `low` and `channel_low` are those of the step before, and become those of this one: where
   // tensors as a whole lose little, and where their channels do.
-  StepWindow Run(Checked checked, int& low, int& channel_low) {
-    FindHigh(checked);
+  StepWindow Run(int& low, int& channel_low) {
+    FindHigh();
     if (window_.hopeless) return std::move(window_);
     // Where channels leave no head-room, the largest scale that does: what is lost in channels is
     // no reason to call a format unfit.
@@ -141,31 +168,10 @@ class WindowSearch {
   };
 
   // Scaling and rounding are monotone: the largest magnitude of all overflows first.
-  void FindHigh(Checked checked) {
-    float decides = 0;
-    bool has_parameters = false, moves = false;
-    for (size_t t = 0; t < inputs_.tensors.size(); ++t) {
-      const TensorStats& stats = inputs_.totals[t];
-      const auto& [name, role, dtype, shape] = inputs_.tensors[t];
-      if (role == Role::kGrad) {
-        has_parameters = true;
-        moves |= stats.absmax > 0 || stats.nonfinite() > 0;
-      }
-      if (stats.nonfinite() > 0 && !window_.hopeless) {
-        window_.hopeless = true;
-        window_.high_tensor = name;
-      }
-      if (checked == Checked::kAllGradients || role == Role::kGrad) {
-        decides = std::fmax(decides, stats.absmax);
-      }
-      if (stats.absmax <= window_.largest || window_.hopeless) continue;
-      window_.largest = stats.absmax;
-      window_.high_tensor = name;
-    }
-    window_.idle = has_parameters && !moves;
+  void FindHigh() {
     const float limit = LargestScale(conversion_, window_.largest);
     window_.highest_scale = limit;
-    window_.finite_scale = LargestFiniteScale(conversion_, decides);
+    window_.finite_scale = LargestFiniteScale(conversion_, inputs_.decides);
     window_.high = limit == 0 ? kLowestWindowExponent - 1
                               : std::clamp(std::ilogb(limit), kLowestWindowExponent - 1,
                                            kHighestWindowExponent);
@@ -180,9 +186,9 @@ class WindowSearch {
     const auto [found, added] = harm_.try_emplace(exponent);
     Harm& harm = found->second;
     if (!added) return harm;
-    const std::vector<double> errors = HarmSums(inputs_.step, conversion_, exponent);
+    const auto errors = ErrorsAt(inputs_.step, conversion_, exponent);
     const auto over = [&](Role role, Calls calls) {
-      return HarmOver(role, inputs_.tensors, errors, inputs_.totals, inputs_.noise, calls);
+      return HarmOver(inputs_.counted.Of(role).all, inputs_.step, *errors, calls);
     };
     const HarmOverTensors grads = over(Role::kGrad, Calls::kApart);
     const HarmOverTensors activations = over(Role::kActGrad, Calls::kApart);
@@ -199,7 +205,7 @@ class WindowSearch {
   HarmOverTensors ChannelHarmAt(Role role, int exponent) const {
     const std::optional<double> quantum = SmallestQuantum(conversion_, std::ldexp(1.0, exponent));
     if (!quantum) return {};
-    return ChannelHarmOver(role, inputs_.step, inputs_.noise, *quantum);
+    return ChannelHarmOver(inputs_.counted.Of(role), inputs_.step, *quantum);
   }
 
   bool KeepsChannels(int exponent) const {
@@ -249,20 +255,24 @@ class WindowSearch {
   std::map<int, Harm> harm_;  // by exponent, as far as it was asked
 };
 
-// Adds what a step's tensors lose at a scale.
+// Adds what a step's tensors lose at a scale to those so far, which are in the order of the places.
 void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int exponent,
-                   NamedList<TensorHarm>& tensors) {
-  const std::vector<double> errors = HarmSums(inputs.step, conversion, exponent);
+                   std::vector<TensorHarm>& tensors) {
+  const auto errors = ErrorsAt(inputs.step, conversion, exponent);
   const std::optional<double> quantum = SmallestQuantum(conversion, std::ldexp(1.0, exponent));
   const int64_t step = inputs.step.number();
-  for (size_t t = 0; t < errors.size(); ++t) {
+  for (size_t t = 0; t < errors->size(); ++t) {
     const TensorStats& total = inputs.totals[t];
-    // Steps mostly have the same tensors.
-    TensorHarm& tensor = tensors.Of(inputs.tensors[t].name, t, inputs.tensors[t].role);
+    if (inputs.places[t] >= tensors.size()) tensors.resize(inputs.places[t] + 1);
+    TensorHarm& tensor = tensors[inputs.places[t]];
+    if (tensor.name.empty()) {
+      tensor.name = inputs.tensors[t].name;
+      tensor.role = inputs.tensors[t].role;
+    }
     if (total.sum_of_squares == 0) continue;
     tensor.absmax = std::fmax(tensor.absmax, total.absmax);
     tensor.noise_steps += inputs.noise[t];
-    const double harm = errors[t] / total.sum_of_squares;
+    const double harm = (*errors)[t] / total.sum_of_squares;
     tensor.harm.Add(harm);
     const double of_channels = AddChannels(inputs.step.tables(), t, quantum,
                                            AboveFloor(harm, conversion), tensor.channels);
@@ -388,7 +398,7 @@ void WindowFinder::Aim(size_t step, OfFormat& of) {
 }
 
 void WindowFinder::Take(size_t i, const Step& step) {
-  const StepInputs inputs(step, noise_);
+  const StepInputs inputs(step, noise_, checked_);
   if (step.HasBrokenLoss() && found_.broken_losses.steps++ == 0) {
     found_.broken_losses.first_step = step.number();
   }
@@ -410,7 +420,7 @@ void WindowFinder::Take(size_t i, const Step& step) {
   for (OfFormat& of : formats_) {
     of.forward.Add(step, listed);
     std::vector<StepWindow>& windows = of.found.windows;
-    windows.push_back(WindowSearch(inputs, of.conversion).Run(checked_, of.low, of.channel_low));
+    windows.push_back(WindowSearch(inputs, of.conversion).Run(of.low, of.channel_low));
     of.safe_steps.Add(windows.back());
     Aim(i, of);
     if (ErrorsTell(of.conversion)) last.errors.push_back({of.conversion.format, of.exponent});
@@ -439,7 +449,7 @@ Advice WindowFinder::TakeWindows(const StepSource& source) {
   }
   if (behind > 0) {
     ForEachStep(source, options_, [&](size_t i, const Step& step) {
-      const StepInputs inputs(step, noise_);
+      const StepInputs inputs(step, noise_, checked_);
       for (OfFormat& of : formats_) {
         if (i < of.first) AddTensorHarm(inputs, of.conversion, of.exponent, of.tensors);
       }
@@ -448,7 +458,7 @@ Advice WindowFinder::TakeWindows(const StepSource& source) {
   }
   for (OfFormat& of : formats_) {
     FormatAdvice& found = found_.formats.emplace_back(std::move(of.found));
-    found.tensors = of.tensors.Take();
+    found.tensors = std::move(of.tensors);
     found.forward = of.forward.VerdictOn(Role::kAct);
     found.values = of.forward.VerdictOn(Role::kValue);
   }

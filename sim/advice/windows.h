@@ -15,7 +15,6 @@
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/step.h"
 #include "sim/advice/forward_tally.h"
-#include "sim/base/named_list.h"
 #include "sim/replay/harm.h"
 
 namespace dlsim::sim {
@@ -75,7 +74,7 @@ class WindowFinder {
     SafeStepCounts safe_steps = {};
     int exponent = 0;  // at which the tensors' harm is measured ...
     size_t first = 0;  // ... from this step on
-    NamedList<TensorHarm> tensors = {};
+    std::vector<TensorHarm> tensors = {};
     // Where the search begins: the lower ends of the step before.
     int low = 0, channel_low = 0;
   };

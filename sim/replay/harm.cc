@@ -140,40 +140,57 @@ double HarmLimit(const Conversion& conversion, bool parameters_only) {
          (parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold);
 }
 
-HarmOverTensors HarmOver(Role role, TensorSpan tensors, std::span<const double> errors,
-                         std::span<const TensorStats> inputs, const std::vector<bool>& noise,
-                         Calls calls) {
+CountedGradients::CountedGradients(const Step& step, const std::vector<bool>& noise) {
+  const TensorSpan tensors = step.gradients();
+  const auto has_channels = [&](size_t t) {
+    uint64_t channels = 0;
+    for (const std::vector<TensorTable>& part : step.tables().parts) {
+      for (const auto& [quarter, count] : part[t].channels) channels += count;
+    }
+    return channels > 1;
+  };
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (noise[t] || step.Inputs()[t].sum_of_squares == 0) continue;
+    OfRole& of = tensors[t].role == Role::kGrad ? grads : act_grads;
+    of.all.push_back(t);
+    if (has_channels(t)) of.with_channels.push_back(t);
+  }
+}
+
+HarmOverTensors HarmOver(std::span<const size_t> counted, const Step& step,
+                         std::span<const double> errors, Calls calls) {
+  HarmOverTensors over;
+  const std::vector<TensorStats>& inputs = step.Inputs();
+  std::unordered_set<std::string_view> repeated;
+  if (calls == Calls::kTogether) repeated = RepeatedModules(step.gradients());
   struct Sums {
     size_t tensor;  // the first
     double errors = 0, squares = 0;
   };
   std::vector<Sums> sums;
   std::unordered_map<std::string_view, size_t> places;  // in `sums`
-  std::unordered_set<std::string_view> repeated;
-  if (calls == Calls::kTogether) repeated = RepeatedModules(tensors);
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].role != role || noise[t] || inputs[t].sum_of_squares == 0) continue;
+  for (const size_t t : counted) {
+    if (repeated.empty()) {
+      over.Add(t, errors[t] / inputs[t].sum_of_squares);
+      continue;
+    }
+    const std::string& name = step.gradients()[t].name;
     size_t place = sums.size();
-    if (!repeated.empty() && repeated.contains(WithoutCall(LayerOf(tensors[t].name)))) {
-      place = places.try_emplace(WithoutCall(StemOf(tensors[t].name)), place).first->second;
+    if (repeated.contains(WithoutCall(LayerOf(name)))) {
+      place = places.try_emplace(WithoutCall(StemOf(name)), place).first->second;
     }
     if (place == sums.size()) sums.push_back({t});
     sums[place].errors += errors[t];
     sums[place].squares += inputs[t].sum_of_squares;
   }
-  HarmOverTensors over;
   for (const Sums& one : sums) over.Add(one.tensor, one.errors / one.squares);
   over.TakeMean();
   return over;
 }
 
-HarmOverTensors HarmOver(Role role, TensorSpan tensors, const StepAnswer& answer,
-                         const std::vector<bool>& noise) {
+HarmOverTensors HarmOver(std::span<const size_t> counted, const StepAnswer& answer) {
   HarmOverTensors over;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].role != role || noise[t] || answer[t].total.sum_of_squares == 0) continue;
-    over.Add(t, answer[t].total.harm());
-  }
+  for (const size_t t : counted) over.Add(t, answer[t].total.harm());
   over.TakeMean();
   return over;
 }
@@ -227,14 +244,11 @@ double AddChannels(const StepTables& step, size_t gradient, std::optional<double
   return mean;
 }
 
-HarmOverTensors ChannelHarmOver(Role role, const Step& step, const std::vector<bool>& noise,
+HarmOverTensors ChannelHarmOver(const CountedGradients::OfRole& counted, const Step& step,
                                 double quantum) {
   HarmOverTensors over;
-  const TensorSpan tensors = step.gradients();
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].role != role || noise[t]) continue;
-    const ChannelLoss loss = LossOfChannels(step.tables(), t, quantum);
-    if (loss.channels > 1) over.Add(t, loss.mean());
+  for (const size_t t : counted.with_channels) {
+    over.Add(t, LossOfChannels(step.tables(), t, quantum).mean());
   }
   over.TakeMean();
   return over;

@@ -66,7 +66,20 @@ class NoiseFinder {
   bool descends_ = false;         // whether every parameter moves by its gradient at one rate
 };
 
-// Over the tensors of one role that are neither zero nor noise.
+// The gradients of a step that are neither zero nor noise: their places, ascending.
+struct CountedGradients {
+  struct OfRole {
+    std::vector<size_t> all, with_channels;  // the latter have several
+  };
+
+  CountedGradients(const Step& step, const std::vector<bool>& noise);
+
+  const OfRole& Of(Role role) const { return role == Role::kGrad ? grads : act_grads; }
+
+  OfRole grads, act_grads;
+};
+
+// Over some gradients of a step.
 struct HarmOverTensors {
   double mean = 0, worst = 0;
   size_t tensors = 0;
@@ -89,14 +102,12 @@ struct HarmOverTensors {
 // of their own, or parts of one; so with the operations of a module that has calls.
 enum class Calls { kApart, kTogether };
 
-// `errors`: the sum of squared errors of each gradient of a step; of `inputs` see NoiseFinder.
-HarmOverTensors HarmOver(Role role, TensorSpan tensors, std::span<const double> errors,
-                         std::span<const TensorStats> inputs, const std::vector<bool>& noise,
-                         Calls calls = Calls::kApart);
+// `errors`: the sum of squared errors of each gradient of a step.
+HarmOverTensors HarmOver(std::span<const size_t> counted, const Step& step,
+                         std::span<const double> errors, Calls calls = Calls::kApart);
 
 // The same of the answer to a question.
-HarmOverTensors HarmOver(Role role, TensorSpan tensors, const StepAnswer& answer,
-                         const std::vector<bool>& noise);
+HarmOverTensors HarmOver(std::span<const size_t> counted, const StepAnswer& answer);
 
 // Returns the share of its energy that a normal sample loses where values are rounded to multiples
 // of one: `rms` is its root mean square.
@@ -125,9 +136,9 @@ std::optional<double> SmallestQuantum(const Conversion& conversion, double scale
 double AddChannels(const StepTables& step, size_t gradient, std::optional<double> quantum,
                    double of_tensor, ChannelHarm& harm);
 
-// Over the channels of tensors that have several, each tensor at its mean; one channel is the
-// tensor itself, of which more is known.
-HarmOverTensors ChannelHarmOver(Role role, const Step& step, const std::vector<bool>& noise,
+// Over the channels of gradients that have several, each gradient at its mean; one channel is the
+// gradient itself, of which more is known.
+HarmOverTensors ChannelHarmOver(const CountedGradients::OfRole& counted, const Step& step,
                                 double quantum);
 
 // The mean harm over tensors from which on training suffers, above the format's rounding floor:

@@ -98,9 +98,8 @@ float SmallerCoefficient(float a, float b) {
   return std::fmin(a, b);
 }
 
-StepHarm HarmOfStep(const Step& step, const StepAnswer& answer, const std::vector<bool>& noise,
-                    Role role) {
-  const HarmOverTensors over = HarmOver(role, step.gradients(), answer, noise);
+StepHarm HarmOfStep(const Step& step, const StepAnswer& answer, std::span<const size_t> counted) {
+  const HarmOverTensors over = HarmOver(counted, answer);
   StepHarm harm = {over.mean, over.worst, {}};
   if (over.tensors > 0) harm.worst_tensor = step.gradients()[over.worst_tensor].name;
   return harm;
@@ -176,6 +175,7 @@ struct ReplayRuns::Shared {
   std::vector<bool> noise;         // per gradient, and ...
   std::span<const size_t> places;  // ... its place in the result; see NoiseFinder
   std::vector<size_t> checked;     // gradients that decide whether the step is finite
+  CountedGradients counted;
   std::optional<double> grad_norm = {};
   std::map<const StepAnswer*, OfAnswer> answers = {};
   SharedLosses losses = {};
@@ -190,8 +190,8 @@ struct ReplayRuns::Shared {
     for (size_t t = 0; t < tensors.size(); ++t) {
       (tensors[t].role == Role::kGrad ? of.gradients : of.activations).Merge(answer[t].total);
     }
-    of.harm = HarmOfStep(step, answer, noise, Role::kGrad);
-    of.activation_harm = HarmOfStep(step, answer, noise, Role::kActGrad);
+    of.harm = HarmOfStep(step, answer, counted.grads.all);
+    of.activation_harm = HarmOfStep(step, answer, counted.act_grads.all);
     return of;
   }
 };
@@ -562,8 +562,10 @@ bool ReplayRuns::AllStopped() const {
 
 void ReplayRuns::Take(size_t i, const Step& step) {
   if (AllStopped()) return;
-  Shared shared = {step, noise_.Find(step, step.Inputs()), noise_.places(),
-                   CheckedIn(step, options_.checked)};
+  std::vector<bool> noise = noise_.Find(step, step.Inputs());
+  CountedGradients counted(step, noise);
+  Shared shared = {step, std::move(noise), noise_.places(), CheckedIn(step, options_.checked),
+                   std::move(counted)};
   std::optional<double> squares = 0;
   for (const size_t t : CheckedIn(step, Checked::kParameterGradients)) {
     const std::optional<double> square = step.tables().SquaredNorm(t);

@@ -32,7 +32,7 @@ Advice WindowsOf(const StepSource& source, const std::vector<std::string>& forma
 // The lowest and the highest exponent of a step's window, by converting at each.
 std::pair<int, int> WindowByAsking(const Step& step, const Format& format) {
   const std::vector<TensorStats> inputs = step.Inputs();
-  const std::vector<bool> noise = NoiseFinder().Find(step, inputs);
+  const CountedGradients counted(step, NoiseFinder().Find(step, inputs));
   int low = kHighestWindowExponent + 1, high = kLowestWindowExponent - 1;
   int channel_low = low;
   for (int exponent = kLowestWindowExponent; exponent <= kHighestWindowExponent; ++exponent) {
@@ -41,13 +41,13 @@ std::pair<int, int> WindowByAsking(const Step& step, const Format& format) {
     for (const TensorAnswer& tensor : *answer) finite &= tensor.total.nonfinite_outputs == 0;
     if (!finite) break;
     high = exponent;
-    const auto over = [&](Role role) { return HarmOver(role, step.gradients(), *answer, noise); };
-    const HarmOverTensors grads = over(Role::kGrad), activations = over(Role::kActGrad);
+    const HarmOverTensors grads = HarmOver(counted.grads.all, *answer);
+    const HarmOverTensors activations = HarmOver(counted.act_grads.all, *answer);
     const double limit = HarmLimit({format}, activations.tensors == 0);
     if (low > exponent && grads.mean <= limit && activations.mean <= limit) low = exponent;
     const double quantum = *SmallestQuantum({format}, std::ldexp(1.0, exponent));
     const auto of_channels = [&](Role role) {
-      return ChannelHarmOver(role, step, noise, quantum).mean;
+      return ChannelHarmOver(counted.Of(role), step, quantum).mean;
     };
     const bool keeps = of_channels(Role::kGrad) <= kRowHarmThreshold &&
                        of_channels(Role::kActGrad) <= kFeatureHarmThreshold;
