@@ -9,6 +9,7 @@
 // any order, number of threads, vector width and device gives the same table.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -138,6 +139,34 @@ const char* WhyNot(NotInTable reason);
 // for which it does not even so.
 std::optional<NotInTable> OutsideTables(const Conversion& conversion, float scale);
 
+// A conversion at a scale, made ready for all tables that are asked about it.
+struct TableQuestion {
+  // The values of a format, as far as rounding to nearest asks for them.
+  struct Grid {
+    explicit Grid(const Conversion& conversion);
+
+    int bits;        // of a significand
+    int lowest;      // exponent of the smallest normal value
+    int highest;     // exponent of the largest finite value
+    bool infinity;   // the format has one: overflow begins where rounding leaves the highest binade
+    bool gradual;    // it has subnormals
+    bool flushes;    // which become zero
+    bool saturates;  // instead of overflowing
+
+    // The distance of the format's values at a scaled binade: its exponent, relative to the binade.
+    // Above 1, all values of the binade become zero.
+    int QuantumAt(int scaled) const { return std::max(scaled, lowest) - (bits - 1) - scaled; }
+  };
+
+  TableQuestion(const Conversion& conversion, float scale);
+
+  CodecSpec spec;
+  float scale;
+  int log2_scale;
+  std::optional<NotInTable> outside;  // see OutsideTables
+  Grid grid;
+};
+
 // Returns the counters of docs/numerics.md, section 4, for a conversion at a scale of 2^k; each sum
 // is the exact one, rounded once. Nothing if the table does not tell:
 // * the conversion is one of OutsideTables;
@@ -159,13 +188,13 @@ class TableReader {
   void Open(const TensorTable& table);
 
   // As the function of this name.
-  std::optional<TensorStats> Ask(const Conversion& conversion, float scale);
+  std::optional<TensorStats> Ask(const TableQuestion& question);
 
-  // Returns the sum of squared errors of values in a format, to nearest at 2^log2_scale, where none
-  // overflows; of those that do it is not told. Scaling counts as exact, also to subnormal float32;
-  // below the smallest normal value of a format without subnormals all is lost. Faster than Ask:
-  // the sums of binades are added in float64, from the lowest on.
-  double ErrorSquares(const Format& format, int log2_scale);
+  // Returns the sum of squared errors of values in a question's format, to nearest at its scale,
+  // where none overflows; of those that do it is not told. Scaling counts as exact, also to
+  // subnormal float32; below the smallest normal value of a format without subnormals all is lost.
+  // Faster than Ask: the sums of binades are added in float64, from the lowest on.
+  double ErrorSquares(const TableQuestion& question);
 
  private:
   struct State;

@@ -52,15 +52,15 @@ bool IsDefault(float limit) { return limit == std::numeric_limits<float>::infini
 // Returns the answer of a table whose values were multiplied by `mantissa` first, which the reader
 // has open, about those of `recorded`. Nothing where multiplying was not like scaling.
 std::optional<TensorStats> AskAt(float mantissa, const TensorTable& table,
-                                 const TensorTable& recorded, const Conversion& conversion,
-                                 float power, TableReader& reader) {
+                                 const TensorTable& recorded, const TableQuestion& question,
+                                 TableReader& reader) {
   const float smallest = recorded.values.empty() ? 0 : std::fabs(recorded.values.front());
   const bool has_subnormals =
       recorded.binades.empty()
           ? smallest > 0 && smallest < std::numeric_limits<float>::min()
           : recorded.binades.front().exponent < std::numeric_limits<float>::min_exponent - 1;
   if (has_subnormals || table.inf != recorded.inf) return std::nullopt;
-  std::optional<TensorStats> stats = reader.Ask(conversion, power);
+  std::optional<TensorStats> stats = reader.Ask(question);
   if (!stats) return std::nullopt;
   // Products are rounded: their sums are brought to that of the values.
   const double square = table.sum_of_squares > 0 ? recorded.sum_of_squares / table.sum_of_squares
@@ -337,7 +337,7 @@ bool Step::SumsMayOverflow(const StepQuestion& question) const {
 // A question on its way to its answer.
 struct Step::OpenQuestion {
   const StepQuestion& question;
-  CodecSpec spec;           // of its conversion
+  TableQuestion at_power;   // of two; its conversion at the scale of the model
   bool wants_sums = false;  // of the converted gradients
   std::shared_ptr<const PartTables> at = nullptr;
   StepAnswer answer = {};
@@ -358,16 +358,20 @@ const char* Step::AskTables(const OpenQuestion& one, size_t t, std::span<TableRe
   const float scale = question.ScaleOf(t);
   const ScaleParts of_scale(scale);
   if (of_scale.mantissa != 1 && one.at == nullptr) return WhyNot(NotInTable::kScale);
+  std::optional<TableQuestion> of_tensor;
+  const TableQuestion& at_power = question.tensor_scales.empty()
+                                      ? one.at_power
+                                      : of_tensor.emplace(question.conversion, of_scale.power);
   const auto converted = [&](float magnitude) {
-    return Converted(one.spec, question.conversion.rounding, magnitude, scale);
+    return Converted(one.at_power.spec, question.conversion.rounding, magnitude, scale);
   };
   double largest = 0, largest_scaled = 0;
   for (size_t part = 0; part < parts; ++part) {
     const TensorTable& table = tables().parts[part][t];
     const std::optional<TensorStats> stats =
-        one.at == nullptr ? readers[part].Ask(question.conversion, scale)
-                          : AskAt(of_scale.mantissa, (*one.at)[part][t], table, question.conversion,
-                                  of_scale.power, readers[part]);
+        one.at == nullptr
+            ? readers[part].Ask(at_power)
+            : AskAt(of_scale.mantissa, (*one.at)[part][t], table, at_power, readers[part]);
     if (!stats) return WhyNot(NotInTable::kEnds);
     if (parts == 1) {
       answer.total = *stats;
@@ -427,8 +431,8 @@ void Step::CountDetails(std::span<OpenQuestion> open) const {
         const float scale = question.ScaleOf(t);
         const bool as_before = t > 0 && scale == question.ScaleOf(t - 1);
         const auto holds = [&](uint32_t bits) {
-          const float scaled =
-              Converted(one.spec, question.conversion.rounding, std::bit_cast<float>(bits), scale);
+          const float scaled = Converted(one.at_power.spec, question.conversion.rounding,
+                                         std::bit_cast<float>(bits), scale);
           return passes(scaled, scaled * (1.0f / scale));
         };
         first[t] = as_before ? first[t - 1] : FirstMagnitude(0, codec::kInfinityBits, holds);
@@ -504,9 +508,9 @@ Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
   const size_t gradients = tables().gradients, parts = tables().parts.size();
   std::vector<OpenQuestion> open;
   for (const StepQuestion& question : questions) {
-    const auto outside = OutsideTables(question.conversion, ScaleParts(question.scale).power);
-    OpenQuestion& one =
-        open.emplace_back(OpenQuestion{question, MakeCodecSpec(question.conversion)});
+    OpenQuestion& one = open.emplace_back(
+        OpenQuestion{question, {question.conversion, ScaleParts(question.scale).power}});
+    const auto outside = one.at_power.outside;
     one.wants_sums = question.converted_norm || SumsMayOverflow(question);
     one.answer.resize(gradients);
     one.why.assign(gradients, outside ? WhyNot(*outside) : nullptr);
@@ -514,6 +518,10 @@ Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
     if (!outside && MantissaOf(question.scale) != 1 && question.tensor_scales.empty()) {
       one.at = TablesAt(question.scale);
     }
+  }
+  std::vector<TableQuestion> of_errors;
+  for (const auto& [format, log2_scale] : errors) {
+    of_errors.push_back({{.format = format}, std::ldexp(1.0f, log2_scale)});
   }
   // Questions to the recorded values come last, next to the sums of errors.
   std::vector<size_t> order(open.size());
@@ -540,7 +548,7 @@ Step::KeptAnswers Step::Answer(std::span<const StepQuestion> questions,
         if (!errors.empty()) open_readers(tables().parts);
         for (size_t e = 0; e < errors.size(); ++e) {
           for (size_t part = 0; part < parts; ++part) {
-            sums[e][t] += readers[part].ErrorSquares(errors[e].format, errors[e].log2_scale);
+            sums[e][t] += readers[part].ErrorSquares(of_errors[e]);
           }
         }
       },

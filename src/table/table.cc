@@ -402,46 +402,22 @@ TensorTable Tabulate(std::span<const float> values) {
 
 namespace {
 
-// The values of a format, as far as rounding to nearest asks for them.
-struct Grid {
-  int bits;        // of a significand
-  int lowest;      // exponent of the smallest normal value
-  int highest;     // exponent of the largest finite value
-  bool infinity;   // the format has one: overflow begins where rounding leaves the highest binade
-  bool gradual;    // it has subnormals
-  bool flushes;    // which become zero
-  bool saturates;  // instead of overflowing
+using Grid = TableQuestion::Grid;
 
-  explicit Grid(const Conversion& conversion) {
-    const Format& format = conversion.format;
-    const int exponents = 1 << format.exponent_bits;
-    bits = format.mantissa_bits + 1;
-    gradual = format.denormals == Denormals::kGradual;
-    lowest = (gradual ? 1 : 0) - format.bias;
-    infinity = format.specials == Specials::kIeee;
-    highest = exponents - (infinity ? 2 : 1) - format.bias;
-    flushes = conversion.subnormals == Subnormals::kFlushToZero && gradual;
-    saturates = conversion.overflow == Overflow::kSaturate || format.specials == Specials::kFinite;
-  }
-
-  // The least and the greatest exponent of scaled binades whose values all become normal ones.
-  int LeastNormal() const {
-    return std::max(lowest + (gradual ? 0 : 1), std::numeric_limits<float>::min_exponent - 1);
-  }
-  int MostNormal() const {
-    return std::min(highest, std::numeric_limits<float>::max_exponent - 1) - 1;
-  }
-
-  // The distance of the format's values at a scaled binade: its exponent, relative to the binade.
-  // Above 1, all values of the binade become zero.
-  int QuantumAt(int scaled) const { return std::max(scaled, lowest) - (bits - 1) - scaled; }
-};
+// The least and the greatest exponent of scaled binades whose values all become normal ones.
+int LeastNormal(const Grid& grid) {
+  return std::max(grid.lowest + (grid.gradual ? 0 : 1),
+                  std::numeric_limits<float>::min_exponent - 1);
+}
+int MostNormal(const Grid& grid) {
+  return std::min(grid.highest, std::numeric_limits<float>::max_exponent - 1) - 1;
+}
 
 // Whether values, and what scaling makes of them, become normal values of float32 and the format.
 bool IsNormal(const Grid& grid, int log2_scale, ExponentRange range) {
   return range.lowest >= std::numeric_limits<float>::min_exponent - 1 &&
-         range.lowest + log2_scale >= grid.LeastNormal() &&
-         range.highest + log2_scale <= grid.MostNormal();
+         range.lowest + log2_scale >= LeastNormal(grid) &&
+         range.highest + log2_scale <= MostNormal(grid);
 }
 
 // The columns of a binade.
@@ -668,6 +644,25 @@ std::optional<NotInTable> OutsideTables(const Conversion& conversion, float scal
   return std::nullopt;
 }
 
+TableQuestion::Grid::Grid(const Conversion& conversion) {
+  const Format& format = conversion.format;
+  const int exponents = 1 << format.exponent_bits;
+  bits = format.mantissa_bits + 1;
+  gradual = format.denormals == Denormals::kGradual;
+  lowest = (gradual ? 1 : 0) - format.bias;
+  infinity = format.specials == Specials::kIeee;
+  highest = exponents - (infinity ? 2 : 1) - format.bias;
+  flushes = conversion.subnormals == Subnormals::kFlushToZero && gradual;
+  saturates = conversion.overflow == Overflow::kSaturate || format.specials == Specials::kFinite;
+}
+
+TableQuestion::TableQuestion(const Conversion& conversion, float scale_of)
+    : spec(MakeCodecSpec(conversion)),
+      scale(scale_of),
+      log2_scale(scale > 0 && std::isfinite(scale) ? std::ilogb(scale) : 0),
+      outside(OutsideTables(conversion, scale)),
+      grid(conversion) {}
+
 struct TableReader::State {
   const TensorTable* table = nullptr;
   ValueGroups groups;
@@ -702,32 +697,31 @@ void TableReader::Open(const TensorTable& table) {
   state_->groups.Find(table.values);
 }
 
-std::optional<TensorStats> TableReader::Ask(const Conversion& conversion, float scale) {
-  if (OutsideTables(conversion, scale)) return std::nullopt;
+std::optional<TensorStats> TableReader::Ask(const TableQuestion& question) {
+  if (question.outside) return std::nullopt;
   const TensorTable& table = *state_->table;
-  const Grid grid(conversion);
-  const int log2_scale = std::ilogb(scale);
-  TensorStats stats = table.Inputs();
-  const int top = state_->HighestExponent() + log2_scale;
+  const Grid& grid = question.grid;
+  const int top = state_->HighestExponent() + question.log2_scale;
   bool fits = top < grid.highest;
   if (top == grid.highest) {
-    const float largest = table.absmax * scale;
-    const EncodeResult result = EncodeWith<Rounding::kNearestEven>(
-        MakeCodecSpec(conversion), std::bit_cast<uint32_t>(largest), 0);
+    const float largest = table.absmax * question.scale;
+    const EncodeResult result =
+        EncodeWith<Rounding::kNearestEven>(question.spec, std::bit_cast<uint32_t>(largest), 0);
     fits = !result.overflows && std::isfinite(largest);
   }
-  Answer answer(grid, log2_scale, fits);
+  Answer answer(grid, question.log2_scale, fits);
   if (!state_->AddTo(answer)) return std::nullopt;
+  TensorStats stats = table.Inputs();
   answer.WriteTo(stats);
   return stats;
 }
 
-double TableReader::ErrorSquares(const Format& format, int log2_scale) {
-  const Grid grid({.format = format});
+double TableReader::ErrorSquares(const TableQuestion& question) {
+  const Grid& grid = question.grid;
   double errors = 0;
   // `sum` gives the errors of a binade at a quantum.
   const auto add = [&](int exponent, const auto& sum) {
-    const int scaled = exponent + log2_scale;
+    const int scaled = exponent + question.log2_scale;
     if (scaled > grid.highest) return;
     const int quantum = !grid.gradual && scaled < grid.lowest ? 2 : grid.QuantumAt(scaled);
     errors += static_cast<double>(sum(quantum)) * PowerOfTwo(SquareUnit(exponent));
@@ -748,13 +742,13 @@ std::optional<TensorStats> Ask(const TensorTable& table, const Conversion& conve
                                float scale) {
   static thread_local TableReader reader;
   reader.Open(table);
-  return reader.Ask(conversion, scale);
+  return reader.Ask({conversion, scale});
 }
 
 int LikeExponent(const Conversion& conversion, int log2_scale, ExponentRange range) {
   const Grid grid(conversion);
   if (!IsNormal(grid, log2_scale, range)) return log2_scale;
-  return std::clamp(0, grid.LeastNormal() - range.lowest, grid.MostNormal() - range.highest);
+  return std::clamp(0, LeastNormal(grid) - range.lowest, MostNormal(grid) - range.highest);
 }
 
 std::optional<uint64_t> CountFrom(const TensorTable& table, uint32_t magnitude) {

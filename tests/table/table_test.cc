@@ -235,7 +235,8 @@ TEST(Table, TellsAllOfTheUsualFormats) {
         }
         if (stats->overflow == 0) {
           const double error = stats->error_sum_of_squares;
-          EXPECT_NEAR(reader.ErrorSquares(format, exponent), error, 1e-13 * error);
+          EXPECT_NEAR(reader.ErrorSquares({{.format = format}, std::ldexp(1.0f, exponent)}), error,
+                      1e-13 * error);
         }
       }
     }
