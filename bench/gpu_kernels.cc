@@ -3,6 +3,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,7 +16,7 @@
 #include "dlsim/convert.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/gpu/kernels.h"
-#include "gpu/base/device_buffer.h"
+#include "gpu/base/cuda.h"
 #include "gpu/base/device_code.h"
 #include "gpu/device/cuda_device.h"
 #include "src/device/compute_device.h"
@@ -83,8 +84,26 @@ class GpuArrays {
 // Returns the call of a benchmark on its data, ready to be made.
 using Prepare = std::function<Call(GpuArrays& arrays, DataSet data)>;
 
+// A point in a stream that is timed and can be waited for.
+class OwnedEvent {
+ public:
+  OwnedEvent() { gpu::CheckCuda(cudaEventCreate(&event_), "cudaEventCreate"); }
+  ~OwnedEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+
+  void Record(gpu::Stream stream) {
+    gpu::CheckCuda(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  void Wait() const { gpu::CheckCuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 double SecondsOf(const Call& call, gpu::OwnedStream& stream) {
-  gpu::OwnedEvent begin(gpu::Timing::kOn), end(gpu::Timing::kOn);
+  OwnedEvent begin, end;
   begin.Record(stream.get());
   call(stream.get());
   end.Record(stream.get());
@@ -137,11 +156,22 @@ Call PrepareDecode(const Format& format, GpuArrays& arrays, DataSet data) {
 
 Call PrepareTabulate(GpuArrays& arrays, DataSet data) {
   const gpu::DeviceTensor tensor = TensorOf(arrays, data);
-  const auto list = std::make_shared<gpu::TensorList>(std::span(&tensor, 1));
+  std::vector<gpu::Piece> pieces;
+  for (uint64_t begin = 0; begin < tensor.elements; begin += kBlockElements) {
+    gpu::Piece& piece = pieces.emplace_back(gpu::PieceOf(tensor));
+    piece.values += begin * sizeof(float);
+    piece.count =
+        static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, tensor.elements - begin));
+  }
+  const auto on_device = std::make_shared<gpu::DeviceBuffer<gpu::Piece>>(pieces.size());
+  gpu::CheckCuda(
+      cudaMemcpy(on_device->data(), pieces.data(), on_device->size_bytes(), cudaMemcpyHostToDevice),
+      "cudaMemcpy");
   const auto table = std::make_shared<gpu::DeviceBuffer<TableSums>>(1);
   gpu::CheckCuda(cudaMemset(table->data(), 0, table->size_bytes()), "cudaMemset");
   return [=](gpu::Stream stream) {  // adds to what the table holds
-    gpu::LaunchTabulate(list->pieces(), list->piece_count(), 1.0f, table->data(), stream);
+    gpu::LaunchTabulate(on_device->data(), static_cast<uint32_t>(on_device->size()), 1.0f,
+                        table->data(), stream);
   };
 }
 

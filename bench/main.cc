@@ -20,8 +20,8 @@
 #include "dlsim/error.h"
 #include "sim/base/device_choice.h"
 #include "sim/base/number.h"
-#include "src/base/cache_size.h"
 #include "src/base/threads.h"
+#include "src/codec/dispatch.h"
 
 namespace dlsim::bench {
 namespace {

@@ -3,15 +3,12 @@
 // run the threads of a block one after another.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "dlsim/codec.h"
-#include "dlsim/dtype.h"
-#include "dlsim/gpu/tensor_list.h"
-#include "dlsim/host_device.h"
+#include "dlsim/format.h"
+#include "dlsim/gpu/kernels.h"
 #include "dlsim/measure.h"
 
 // Asks for the next loop to be unrolled, so that its arrays lie in registers of a device, or not to
@@ -134,15 +131,12 @@ DLSIM_HOST_DEVICE inline bool AnyOfWarp(bool here) {
 
 // The unit of work of a thread block.
 
-// At most kBlockElements consecutive elements of one tensor, all in device memory. Pieces begin at
-// multiples of kBlockElements, as the blocks in whose order sums are added do.
+// Consecutive elements of one tensor in device memory.
 struct Piece {
-  const std::byte* values = nullptr;  // the first element; null = none (a part that is absent)
-  void* codes = nullptr;              // of the tensor's first element, if codes are written
-  uint64_t first_index = 0;           // of the first element in its tensor
+  const std::byte* values = nullptr;  // null = none (a part that is absent)
+  void* codes = nullptr;              // if codes are written
   uint32_t count = 0;
   uint32_t tensor = 0;
-  uint32_t random_stream = 0;
   float inverse_grad_scale = 1.0f;  // multiplies each value unless it is 1
   DType dtype = DType::kF32;
 };
@@ -152,20 +146,9 @@ inline Piece PieceOf(const DeviceTensor& tensor) {
   Piece piece;
   piece.values = static_cast<const std::byte*>(tensor.values);
   piece.codes = tensor.codes;
-  piece.random_stream = tensor.random_stream;
   piece.inverse_grad_scale = tensor.grad_scale == 1.0f ? 1.0f : 1.0f / tensor.grad_scale;
   piece.dtype = tensor.dtype;
   return piece;
-}
-
-// Cuts `elements` of the tensor that `whole` is the beginning of, and appends the pieces.
-inline void AppendPieces(const Piece& whole, uint64_t elements, std::vector<Piece>& pieces) {
-  for (uint64_t begin = 0; begin < elements; begin += kBlockElements) {
-    Piece& piece = pieces.emplace_back(whole);
-    piece.values += begin * DTypeSize(whole.dtype);
-    piece.first_index = begin;
-    piece.count = static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, elements - begin));
-  }
 }
 
 // Elements of a piece as float32: the twin of LoadFloats on the CPU.

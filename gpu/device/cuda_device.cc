@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "dlsim/gpu/kernels.h"
-#include "gpu/base/check_cuda.h"
+#include "gpu/base/cuda.h"
 #include "gpu/base/device_code.h"
 #include "src/base/parallel.h"
-#include "src/measure/block_loader.h"
+#include "src/measure/step_blocks.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -192,7 +192,7 @@ std::vector<TensorTable> Tabulate(std::span<const DeviceTensor> tensors, Stream 
     const DeviceTensor& tensor = tensors[t];
     if (tensor.elements == 0) continue;
     const size_t size = DTypeSize(tensor.dtype);
-    CheckCurrentDevice(kTabulateCall, CheckPointer(kTabulateCall, "values", tensor.values, size));
+    CheckPointer(kTabulateCall, "values", tensor.values, size);
     const auto* const values = static_cast<const std::byte*>(tensor.values);
     if (tensor.elements <= TensorTable::kMostValues) {
       std::vector<std::byte> bytes(tensor.elements * size);

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "gpu/base/device_buffer.h"
+#include "gpu/base/cuda.h"
 #include "gpu/base/device_code.h"
 #include "src/device/compute_device.h"
 
@@ -82,8 +82,6 @@ class SlotUse {
   ~SlotUse() { slots_.Abandon(); }
   SlotUse(const SlotUse&) = delete;
   SlotUse& operator=(const SlotUse&) = delete;
-
-  SlotRing& get() const { return slots_; }
 
  private:
   SlotRing& slots_;

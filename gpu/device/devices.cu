@@ -8,8 +8,7 @@
 #include <string>
 
 #include "dlsim/error.h"
-#include "gpu/base/check_cuda.h"
-#include "gpu/base/device_buffer.h"
+#include "gpu/base/cuda.h"
 #include "gpu/device/cuda_device.h"
 
 namespace dlsim::gpu {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "gpu/base/check_cuda.h"
+#include "gpu/base/cuda.h"
 #include "gpu/encode/convert_body.h"
 
 namespace dlsim::gpu {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kConvertThreads) EncodeKernel(EncodeJob job, C
 
 template <class Code, class Codec>
 void LaunchEncode(const EncodeJob& job, const Codec& codec, Rounding rounding, Stream stream) {
-  const LaunchShape shape = {BlocksOf(job), kConvertThreads};
+  const LaunchShape shape = {BlocksOf(job.elements), kConvertThreads};
   const auto launch = [&](auto* kernel) { Launch(kEncodeCall, kernel, shape, stream, job, codec); };
   switch (rounding) {
     case Rounding::kNearestEven:
@@ -52,14 +52,8 @@ __global__ void __launch_bounds__(kConvertThreads)
 template <class Code, class Decoder>
 void LaunchDecode(const void* codes, float* values, uint64_t count, const Decoder& decoder,
                   Stream stream) {
-  const uint64_t tiles = (count + kTileElements - 1) / kTileElements;
-  Launch(kDecodeCall, DecodeKernel<Code, Decoder>, {tiles, kConvertThreads}, stream,
+  Launch(kDecodeCall, DecodeKernel<Code, Decoder>, {BlocksOf(count), kConvertThreads}, stream,
          static_cast<const Code*>(codes), values, count, decoder);
-}
-
-void CheckFirstIndex(uint64_t first_index) {
-  if (first_index % kElementsPerPhiloxBlock == 0) return;
-  throw InputError(kEncodeCall, "bad first_index", "a multiple of 8", std::to_string(first_index));
 }
 
 template <Format kFormat>
@@ -80,44 +74,24 @@ void LaunchEncode(const EncodeJob& job, const Conversion& conversion, Stream str
   }
 }
 
-EncodeJob JobOf(const ArrayConversion& how) {
-  CheckFirstIndex(how.first_index);
-  EncodeJob job;
-  job.scale = how.scale;
-  job.seed = how.random.seed;
-  job.first_index = how.first_index;
-  return job;
-}
-
 }  // namespace
 
 void Encode(const ArrayConversion& how, const DeviceTensor& tensor, Stream stream) {
-  EncodeJob job = JobOf(how);
+  if (how.first_index % kElementsPerPhiloxBlock != 0) {
+    throw InputError(kEncodeCall, "bad first_index", "a multiple of 8",
+                     std::to_string(how.first_index));
+  }
   if (tensor.elements == 0) return;
-  const size_t code_bytes = CodeBytes(how.conversion.format);
-  const int device = CheckPointer(kEncodeCall, "values", tensor.values, DTypeSize(tensor.dtype));
-  CheckCurrentDevice(kEncodeCall, device);
-  CheckCurrentDevice(kEncodeCall, CheckPointer(kEncodeCall, "codes", tensor.codes, code_bytes));
-  job.elements = tensor.elements;
-  job.tensor = PieceOf(tensor);
-  job.tensor.random_stream = how.random.stream;
-  LaunchEncode(job, how.conversion, stream);
-}
-
-void Encode(const ArrayConversion& how, const TensorList& tensors, Stream stream) {
-  EncodeJob job = JobOf(how);
-  if (tensors.piece_count() == 0) return;
-  tensors.CheckCodes(kEncodeCall, CodeBytes(how.conversion.format));
-  CheckCurrentDevice(kEncodeCall, tensors.device());
-  job.pieces = tensors.pieces();
-  job.piece_count = tensors.piece_count();
-  LaunchEncode(job, how.conversion, stream);
+  CheckPointer(kEncodeCall, "values", tensor.values, DTypeSize(tensor.dtype));
+  CheckPointer(kEncodeCall, "codes", tensor.codes, CodeBytes(how.conversion.format));
+  LaunchEncode({PieceOf(tensor), tensor.elements, how.scale, how.random, how.first_index},
+               how.conversion, stream);
 }
 
 void Decode(const Format& format, const void* codes, float* values, uint64_t count, Stream stream) {
   if (count == 0) return;
-  CheckCurrentDevice(kDecodeCall, CheckPointer(kDecodeCall, "codes", codes, CodeBytes(format)));
-  CheckCurrentDevice(kDecodeCall, CheckPointer(kDecodeCall, "values", values, sizeof(float)));
+  CheckPointer(kDecodeCall, "codes", codes, CodeBytes(format));
+  CheckPointer(kDecodeCall, "values", values, sizeof(float));
   const AnyDecoder any = {MakeCodecSpec({format})};
   if (format == kFp16) {
     LaunchDecode<uint16_t>(codes, values, count, TunedDecoder<kFp16>(), stream);

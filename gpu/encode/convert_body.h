@@ -7,20 +7,16 @@
 #include "dlsim/codec.h"
 #include "dlsim/convert.h"
 #include "dlsim/measure.h"
-#include "dlsim/philox.h"
 #include "gpu/base/device_code.h"
 
 namespace dlsim::gpu {
 
-// The elements of one tensor, or of the pieces of a list.
 struct EncodeJob {
-  const Piece* pieces = nullptr;  // on the device; null = `tensor`
-  uint64_t piece_count = 0;
   Piece tensor = {};  // but for its count, which is
   uint64_t elements = 0;
   float scale = 1.0f;
-  uint64_t seed = 0;         // of the random streams of pieces
-  uint64_t first_index = 0;  // added to theirs
+  RandomStream random = {};
+  uint64_t first_index = 0;  // of the first element in the random stream
 };
 
 // Formats known at compile time: a shorter form of the rounding of codec.h, which is the part
@@ -264,34 +260,17 @@ DLSIM_HOST_DEVICE inline void EncodeGroup(const AnyCodec& codec, const RandomStr
   }
 }
 
-// What a thread does to encode its part of one tensor or of many; the same code for devices and, in
-// tests, for the host.
+// What a thread does to encode its part of a tensor; the same code for devices and, in tests, for
+// the host.
 
-// Thread blocks per piece of a list.
-inline constexpr uint32_t kPieceTiles = kBlockElements / kTileElements;
-static_assert(kBlockElements % kTileElements == 0);
-
-// Returns the part of a thread block; a count of 0 is no work.
+// Returns the part of a thread block.
 template <class Code>
 DLSIM_HOST_DEVICE inline Piece TileOf(const EncodeJob& job, uint64_t block) {
-  Piece tile;
-  uint64_t begin = 0, elements = 0;
-  if (job.pieces != nullptr) {
-    tile = job.pieces[block / kPieceTiles];
-    begin = block % kPieceTiles * kTileElements;
-    elements = tile.count;
-  } else {
-    tile = job.tensor;
-    begin = block * kTileElements;
-    elements = job.elements;
-  }
-  tile.count = 0;
-  if (begin >= elements) return tile;
-  const uint64_t rest = elements - begin;
+  Piece tile = job.tensor;
+  const uint64_t begin = block * kTileElements, rest = job.elements - begin;
   tile.count = rest < kTileElements ? static_cast<uint32_t>(rest) : kTileElements;
   tile.values += begin * DTypeSize(tile.dtype);
-  tile.first_index += begin;
-  tile.codes = static_cast<Code*>(tile.codes) + tile.first_index;
+  tile.codes = static_cast<Code*>(tile.codes) + begin;
   return tile;
 }
 
@@ -327,18 +306,17 @@ DLSIM_HOST_DEVICE inline void ScaleGroups(float factor, uint32_t (&bits)[kThread
 // Encodes a whole tile in vectors.
 template <Rounding kRounding, class Code, class Codec>
 DLSIM_HOST_DEVICE inline void EncodeTile(const EncodeJob& job, const Codec& codec,
-                                         const Piece& tile, uint32_t thread) {
+                                         const Piece& tile, uint64_t first_index, uint32_t thread) {
   uint32_t bits[kThreadGroups][kGroup];
   DispatchDType(tile.dtype,
                 [&](auto tag) { LoadGroups<decltype(tag)::value>(tile, thread, bits); });
   ScaleGroups(tile.inverse_grad_scale, bits);
   ScaleGroups(job.scale, bits);
-  const RandomStream random = {job.seed, tile.random_stream};
   DLSIM_UNROLL
   for (uint32_t i = 0; i < kThreadGroups; ++i) {
-    const uint64_t index = job.first_index + tile.first_index + GroupBegin(thread, i);
+    const uint64_t index = first_index + GroupBegin(thread, i);
     uint32_t codes[kGroup];
-    EncodeGroup<kRounding>(codec, random, index, bits[i], codes);
+    EncodeGroup<kRounding>(codec, job.random, index, bits[i], codes);
     StoreGroup(codes, static_cast<Code*>(tile.codes) + GroupBegin(thread, i));
   }
 }
@@ -346,14 +324,14 @@ DLSIM_HOST_DEVICE inline void EncodeTile(const EncodeJob& job, const Codec& code
 // Encodes any tile, element by element and by the definition.
 template <Rounding kRounding, class Code, class Codec>
 DLSIM_HOST_DEVICE inline void EncodeElements(const EncodeJob& job, const Codec& codec,
-                                             const Piece& tile, uint32_t thread) {
-  const RandomStream random = {job.seed, tile.random_stream};
+                                             const Piece& tile, uint64_t first_index,
+                                             uint32_t thread) {
   DLSIM_NO_UNROLL
   for (uint32_t i = thread; i < tile.count; i += kConvertThreads) {
     const uint32_t bits = BitCast<uint32_t>(LoadValue(tile, i));
-    const uint64_t index = job.first_index + tile.first_index + i;
     const uint32_t scaled = ScaleBits(bits, job.scale);
-    const uint32_t word = kRounding == Rounding::kStochastic ? RandomBits(random, index) : 0;
+    const uint32_t word =
+        kRounding == Rounding::kStochastic ? RandomBits(job.random, first_index + i) : 0;
     const uint32_t code = EncodeWith<kRounding>(codec.spec(), scaled, word).code;
     static_cast<Code*>(tile.codes)[i] = static_cast<Code>(code);
   }
@@ -364,17 +342,17 @@ template <Rounding kRounding, class Code, class Codec>
 DLSIM_HOST_DEVICE inline void EncodeOfThread(const EncodeJob& job, const Codec& codec,
                                              uint64_t block, uint32_t thread) {
   const Piece tile = TileOf<Code>(job, block);
+  const uint64_t first_index = job.first_index + block * kTileElements;
   if (tile.count == kTileElements && IsAligned(tile.values) && IsAligned(tile.codes)) {
-    EncodeTile<kRounding, Code>(job, codec, tile, thread);
+    EncodeTile<kRounding, Code>(job, codec, tile, first_index, thread);
   } else {
-    EncodeElements<kRounding, Code>(job, codec, tile, thread);
+    EncodeElements<kRounding, Code>(job, codec, tile, first_index, thread);
   }
 }
 
 // Returns the number of blocks of a launch.
-inline uint64_t BlocksOf(const EncodeJob& job) {
-  return job.pieces != nullptr ? job.piece_count * kPieceTiles
-                               : (job.elements + kTileElements - 1) / kTileElements;
+inline uint64_t BlocksOf(uint64_t elements) {
+  return (elements + kTileElements - 1) / kTileElements;
 }
 
 // A format known at compile time.

@@ -58,9 +58,14 @@ std::vector<dlsim::gpu::DeviceTensor> Describe(const Model& model) {
     tensors[t].values = model.gradients + t * kCount / 2;
     tensors[t].codes = model.codes + t * kCount / 2;
     tensors[t].elements = kCount / 2;
-    tensors[t].random_stream = t;  // its own random bits, for stochastic rounding
   }
   return tensors;
+}
+
+void Encode(std::span<const dlsim::gpu::DeviceTensor> tensors, dlsim::gpu::Stream stream) {
+  for (const dlsim::gpu::DeviceTensor& tensor : tensors) {
+    dlsim::gpu::Encode({{dlsim::kFp16}, kLossScale, {}, 0}, tensor, stream);
+  }
 }
 
 void Print(int step, std::span<const dlsim::TensorTable> tables) {
@@ -77,13 +82,10 @@ void Print(int step, std::span<const dlsim::TensorTable> tables) {
 
 void Train(const Model& model) {
   const std::vector<dlsim::gpu::DeviceTensor> tensors = Describe(model);
-  const dlsim::gpu::TensorList list(tensors);  // once: it allocates
-  const dlsim::ArrayConversion to_fp16 = {{dlsim::kFp16}, kLossScale, {}, 0};
-
   for (int step = 0; step < kSteps; ++step) {
     // Every step: launches only.
     Backward(step, model);
-    dlsim::gpu::Encode(to_fp16, list, model.stream);
+    Encode(tensors, model.stream);
     // Tables are needed now and then, and only that waits.
     if (step % 5 == 4) Print(step, dlsim::gpu::Tabulate(tensors, model.stream));
   }
@@ -91,14 +93,12 @@ void Train(const Model& model) {
 
 // Work captured once and replayed: a CUDA graph has no call overhead per kernel.
 void TrainByGraph(const Model& model) {
-  const dlsim::gpu::TensorList list(Describe(model));
-  const dlsim::ArrayConversion to_fp16 = {{dlsim::kFp16}, kLossScale, {}, 0};
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replayable = nullptr;
   Check(cudaStreamBeginCapture(model.stream, cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");
   Backward(0, model);
-  dlsim::gpu::Encode(to_fp16, list, model.stream);
+  Encode(Describe(model), model.stream);
   Check(cudaStreamEndCapture(model.stream, &graph), "cudaStreamEndCapture");
   Check(cudaGraphInstantiate(&replayable, graph, 0), "cudaGraphInstantiate");
   for (int step = 0; step < kSteps; ++step) {

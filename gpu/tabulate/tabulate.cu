@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "gpu/base/check_cuda.h"
+#include "gpu/base/cuda.h"
 #include "gpu/device/cuda_device.h"
 #include "gpu/tabulate/tabulate_body.h"
 

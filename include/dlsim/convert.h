@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dlsim/codec.h"
-#include "dlsim/philox.h"
 
 namespace dlsim {
 

@@ -1,17 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a number format is, and the table of formats: the only place with a format's constants.
+// What a number format is, and the table of formats: the only place with a format's constants. Also
+// the types of recorded elements.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "dlsim/enum_names.h"
-#include "dlsim/host_device.h"
+
+// Lets one definition compile for the host and for CUDA devices, without special compiler flags.
+#ifdef __CUDACC__
+#define DLSIM_HOST_DEVICE __host__ __device__
+#else
+#define DLSIM_HOST_DEVICE
+#endif
 
 namespace dlsim {
+
+// std::bit_cast is no device function; the builtin behind it is both.
+template <class To, class From>
+DLSIM_HOST_DEVICE constexpr To BitCast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, from);
+}
 
 // What the codes of the all-ones exponent mean.
 enum class Specials : uint8_t {
@@ -138,5 +153,28 @@ double MaxFinite(const Format& f);
 double MinNormal(const Format& f);
 double MinPositive(const Format& f);        // the smallest subnormal, or MinNormal without any
 double OverflowThreshold(const Format& f);  // round to nearest even overflows from here on
+
+// The element types that recorded tensors may have. Little-endian.
+enum class DType { kF32, kF64, kF16, kBF16 };
+
+// As in safetensors.
+constexpr auto EnumNames(DType) {
+  return std::to_array<EnumName<DType>>(
+      {{DType::kF32, "F32"}, {DType::kF64, "F64"}, {DType::kF16, "F16"}, {DType::kBF16, "BF16"}});
+}
+
+// Returns the size of one element in bytes.
+DLSIM_HOST_DEVICE constexpr size_t DTypeSize(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 8;
+    case DType::kF32:
+      return 4;
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+  }
+  return 0;
+}
 
 }  // namespace dlsim

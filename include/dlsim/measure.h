@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dlsim/codec.h"
-#include "dlsim/philox.h"
 #include "dlsim/tensor_stats.h"
 
 namespace dlsim {

@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "dlsim/dtype.h"
 #include "dlsim/enum_names.h"
+#include "dlsim/format.h"
 
 namespace dlsim {
 

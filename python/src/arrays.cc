@@ -24,7 +24,7 @@
 #include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 #include "src/base/parallel.h"
-#include "src/measure/block_loader.h"
+#include "src/measure/step_blocks.h"
 
 namespace dlsim::python {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/dtype.h"
 #include "dlsim/error.h"
+#include "dlsim/format.h"
 #include "dlsim/measure.h"
 #include "python/src/bindings.h"
 

@@ -18,7 +18,7 @@
 #include "python/src/bindings.h"
 
 #ifdef DLSIM_WITH_CUDA
-#include "gpu/base/device_buffer.h"
+#include "gpu/base/cuda.h"
 #endif
 
 namespace dlsim::python {

@@ -22,7 +22,7 @@
 #include "sim/app/shared_options.h"
 #include "sim/base/output_file.h"
 #include "src/device/compute_device.h"
-#include "src/measure/block_loader.h"
+#include "src/measure/step_blocks.h"
 #include "src/trace/npy.h"
 #include "src/trace/read_only_file.h"
 

@@ -10,7 +10,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/output_file.h"
-#include "src/trace/numbered_files.h"
+#include "src/trace/layout.h"
 
 namespace dlsim::sim {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "dlsim/sim/advice.h"
-#include "dlsim/sim/clipping.h"
 #include "dlsim/sim/loss_scaler.h"
+#include "dlsim/sim/replay.h"
 #include "sim/app/option_rows.h"
 #include "sim/base/rows.h"
 #include "sim/replay/simulation.h"

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/base/quantity.h"
-#include "src/base/hidden_text.h"
+#include "src/base/text.h"
 
 namespace dlsim::sim {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "dlsim/sim/loss_scaler.h"
-#include "dlsim/sim/replay_tensor.h"
+#include "dlsim/sim/replay.h"
 #include "dlsim/tensor_stats.h"
 #include "sim/base/rows.h"
 

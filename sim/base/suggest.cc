@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "src/base/nearest_name.h"
+#include "src/base/text.h"
 
 namespace dlsim::sim {
 namespace {

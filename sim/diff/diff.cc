@@ -17,7 +17,6 @@
 #include "sim/base/source_text.h"
 #include "sim/replay/step_sources.h"
 #include "src/base/parallel.h"
-#include "src/measure/block_loader.h"
 #include "src/measure/measure_chunk.h"
 #include "src/measure/step_blocks.h"
 

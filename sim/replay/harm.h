@@ -13,7 +13,7 @@
 
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
-#include "dlsim/sim/replay_tensor.h"
+#include "dlsim/sim/replay.h"
 #include "dlsim/sim/step.h"
 #include "dlsim/step_tables.h"
 #include "sim/base/named_list.h"

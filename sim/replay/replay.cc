@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "dlsim/sim/runs.h"
 #include "sim/replay/path_step.h"
 #include "sim/replay/replay_runs.h"
 #include "sim/replay/step_sources.h"

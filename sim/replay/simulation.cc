@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "dlsim/sim/runs.h"
+#include "dlsim/sim/replay.h"
 #include "sim/base/quantity.h"
 #include "sim/policies/policy_settings.h"
 #include "sim/replay/replay_runs.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/sim/clipping.h"
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 #include "sim/replay/heat_map.h"

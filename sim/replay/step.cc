@@ -16,10 +16,8 @@
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
-#include "src/base/first_magnitude.h"
 #include "src/base/parallel.h"
-#include "src/base/parallel_in_order.h"
-#include "src/trace/metadata.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim::sim {
 namespace {
@@ -430,12 +428,13 @@ void Step::CountDetails(std::span<OpenQuestion> open) const {
       for (size_t t = 0; t < first.size(); ++t) {
         const float scale = question.ScaleOf(t);
         const bool as_before = t > 0 && scale == question.ScaleOf(t - 1);
-        const auto holds = [&](uint32_t bits) {
+        const auto fails = [&](uint32_t bits) {
           const float scaled = Converted(one.at_power.spec, question.conversion.rounding,
                                          std::bit_cast<float>(bits), scale);
-          return passes(scaled, scaled * (1.0f / scale));
+          return !passes(scaled, scaled * (1.0f / scale));
         };
-        first[t] = as_before ? first[t - 1] : FirstMagnitude(0, codec::kInfinityBits, holds);
+        constexpr auto kMagnitudes = std::views::iota(0u, codec::kInfinityBits);
+        first[t] = as_before ? first[t - 1] : *std::ranges::partition_point(kMagnitudes, fails);
         if (one.why[t] != nullptr) continue;
         const auto told = CountFrom(tables().parts.front()[t], first[t]);
         all = all && told;

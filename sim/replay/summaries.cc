@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,6 @@
 #include "sim/base/rows.h"
 #include "sim/base/source_text.h"
 #include "sim/replay/step_sources.h"
-#include "src/base/first_magnitude.h"
 #include "src/base/parallel.h"
 
 namespace dlsim::sim {
@@ -49,9 +49,10 @@ class MagnitudeBins {
       lows_.push_back(std::bit_cast<uint32_t>(std::ldexp(1.0f, exponent)));
     }
     for (const double limit : limits) {
-      lows_.push_back(FirstMagnitude(1, codec::kInfinityBits, [&](uint32_t magnitude) {
-        return LimitOf(limits, std::bit_cast<float>(magnitude)) > limit;
-      }));
+      lows_.push_back(*std::ranges::partition_point(
+          std::views::iota(1u, codec::kInfinityBits), [&](uint32_t magnitude) {
+            return LimitOf(limits, std::bit_cast<float>(magnitude)) <= limit;
+          }));
     }
     std::erase_if(lows_, [](uint32_t low) { return low == 0 || low >= codec::kInfinityBits; });
     std::ranges::sort(lows_);

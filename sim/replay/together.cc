@@ -16,7 +16,6 @@
 
 #include "dlsim/error.h"
 #include "src/trace/layout.h"
-#include "src/trace/metadata.h"
 #include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "dlsim/sim/runs.h"
+#include "dlsim/sim/replay.h"
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
 #include "sim/base/suggest.h"

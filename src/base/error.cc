@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "src/base/hidden_text.h"
+#include "src/base/text.h"
 
 namespace dlsim {
 namespace {

@@ -11,11 +11,9 @@
 #include <cstring>
 #include <span>
 
-#include "src/base/cache_size.h"
 #include "src/base/check.h"
 #include "src/base/float_environment.h"
 #include "src/base/parallel.h"
-#include "src/codec/stores.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "src/codec/convert.cc"

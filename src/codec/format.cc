@@ -12,7 +12,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/scaled_format.h"
-#include "src/base/nearest_name.h"
+#include "src/base/text.h"
 
 namespace dlsim {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/dtype.h"
+#include "dlsim/format.h"
 #include "dlsim/step_tables.h"
 #include "src/measure/step_blocks.h"
 #include "src/table/tabulate.h"

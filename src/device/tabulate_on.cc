@@ -8,7 +8,7 @@
 #include "dlsim/measure.h"
 #include "src/base/check.h"
 #include "src/base/parallel.h"
-#include "src/measure/block_loader.h"
+#include "src/measure/step_blocks.h"
 
 namespace dlsim {
 namespace {

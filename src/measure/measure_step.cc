@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "src/base/parallel.h"
-#include "src/measure/block_loader.h"
 #include "src/measure/measure_chunk.h"
 #include "src/measure/step_blocks.h"
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of one step over all its recordings, cut into the blocks that threads work on.
+// The tensors of one step over all its recordings, cut into the blocks that threads work on, and
+// the float32 values of a block, part by part: what is done to recorded elements before they are
+// tabulated or measured.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +14,7 @@
 
 #include "dlsim/step_tables.h"
 #include "dlsim/trace.h"
-#include "src/trace/metadata.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 
@@ -62,14 +64,41 @@ void ForEachWave(const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work,
                  const WaveBounds& bounds = {});
 
-// Finds where the bytes of a block are, per recording; null where it lacks what the block is cut
-// from. What is not in memory is read into the buffer of the calling thread, where it stays until
-// the thread reads another block: it is worked on while the thread's cache holds it.
-void ReadBlock(const TensorSources& sources, const Block& block,
-               std::vector<const std::byte*>& bytes);
+// Converts out.size() elements at `from` (any alignment) and divides by the loss scale they still
+// carry, as a multiplication with its float32 reciprocal. F64 rounds to nearest even.
+void LoadFloats(DType dtype, const std::byte* from, float grad_scale, std::span<float> out);
 
-// Writes the bytes of a block in one recording to `out`, which has their size.
-void CopyBlock(const TensorSources& sources, const Block& block, size_t recording,
-               std::span<std::byte> out);
+// Returns the numbers of the parts in which a step is looked at: its micro-steps, or -1 for the
+// whole step.
+std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulation);
+
+// Loads blocks on one thread: the bytes of one lie in the thread's buffer until it reads another.
+class BlockLoader {
+ public:
+  explicit BlockLoader(Accumulation accumulation) : accumulation_(accumulation) {}
+
+  // Reads a block in place of that before. Both must live as long as they are asked for.
+  void Read(const TensorSources& sources, const Block& block);
+
+  size_t part_count() const { return sums_first_ ? 1 : bytes_.size(); }
+
+  // Returns the values of a part. Activations may be shorter in some micro-steps, and a part may
+  // lack the tensor: then there are fewer, down to none.
+  std::span<const float> Values(size_t part);
+
+  // Returns the float32 sum of all recordings, in their order.
+  std::span<const float> Sum();
+
+ private:
+  std::span<const float> Recorded(size_t recording);
+
+  Accumulation accumulation_;
+  const TensorSources* sources_ = nullptr;
+  const Block* block_ = nullptr;
+  bool sums_first_ = false;
+  std::vector<const std::byte*> bytes_;        // by recording; null = absent
+  std::vector<std::vector<float>> converted_;  // by recording, once it needed conversion
+  std::vector<float> sum_;
+};
 
 }  // namespace dlsim

@@ -17,10 +17,9 @@
 #include "dlsim/measure.h"
 #include "src/base/parallel.h"
 #include "src/device/compute_device.h"
-#include "src/measure/block_loader.h"
 #include "src/measure/step_blocks.h"
 #include "src/table/tabulate.h"
-#include "src/trace/metadata.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

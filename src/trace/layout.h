@@ -55,6 +55,9 @@ struct TracePlan {
 // step-<step>[.rank-<rank>][.micro-<micro>].safetensors.
 bool LooksLikeStepName(std::string_view name);
 
+// Returns the extension of a container that a step may be in: .safetensors, .npz, .npy; or nothing.
+std::string_view ContainerExtension(std::string_view name);
+
 // Returns the steps of all `paths`, numbered and ascending. Throws InputError.
 TracePlan PlanTrace(std::span<const std::string> paths);
 

@@ -11,9 +11,8 @@
 #include "dlsim/measure.h"
 #include "src/base/check.h"
 #include "src/base/float_environment.h"
-#include "src/measure/block_loader.h"
+#include "src/measure/step_blocks.h"
 #include "src/trace/layout.h"
-#include "src/trace/metadata.h"
 #include "src/trace/recording.h"
 #include "src/trace/tensor_rules.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/base/parallel_in_order.h"
+#include "src/base/parallel.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "src/base/nearest_name.h"
+#include "src/base/text.h"
 
 namespace dlsim::sim {
 namespace {

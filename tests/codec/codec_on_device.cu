@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "dlsim/codec.h"
-#include "dlsim/philox.h"
 
 __global__ void RoundTrip(dlsim::Conversion conversion, dlsim::RandomStream random,
                           const uint32_t* bits, uint32_t* decoded, uint32_t* classes,

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "src/base/cache_size.h"
-#include "src/codec/stores.h"
+#include "src/codec/dispatch.h"
 #include "tests/support/boundaries.h"
 #include "tests/support/formats_under_test.h"
 #include "tests/support/on_target.h"

@@ -14,7 +14,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "src/codec/dispatch.h"
-#include "src/codec/random-inl.h"
+#include "src/codec/encode_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "dlsim/philox.h"
+#include "dlsim/codec.h"
 
 namespace dlsim {
 

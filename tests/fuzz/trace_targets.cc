@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 
-#include "src/trace/dumps.h"
 #include "src/trace/npy.h"
 #include "src/trace/npz.h"
 #include "src/trace/recording.h"

@@ -23,7 +23,7 @@ namespace {
 template <class Code, class Codec>
 void RunEncode(const EncodeJob& job, const Codec& codec, Rounding rounding) {
   const auto run = [&]<Rounding kRounding>() {
-    for (uint64_t block = 0; block < BlocksOf(job); ++block) {
+    for (uint64_t block = 0; block < BlocksOf(job.elements); ++block) {
       for (uint32_t thread = 0; thread < kConvertThreads; ++thread) {
         EncodeOfThread<kRounding, Code>(job, codec, block, thread);
       }
@@ -98,26 +98,10 @@ void ExpectAsCpu(const ArrayConversion& how, DType dtype, float grad_scale, size
   const std::vector<std::byte> elements = Elements(dtype, count, static_cast<uint32_t>(count));
   Memory values(elements, offsets.values * DTypeSize(dtype));
   Memory codes(count * sizeof(Code), offsets.codes * sizeof(Code));
-  EncodeJob job;
-  job.scale = how.scale;
-  job.seed = how.random.seed;
-  job.first_index = how.first_index;
-  job.elements = count;
-  job.tensor = PieceOf({values.data(), count, dtype, codes.data(), grad_scale, how.random.stream});
-  RunEncode(job, how.conversion);
-  const auto expected = OnCpu<Code>(how, dtype, grad_scale, elements);
-  ASSERT_EQ(codes.Read<Code>(), expected) << NameOf(dtype) << " " << count;
-  // As pieces of a list.
-  Memory again(count * sizeof(Code), offsets.codes * sizeof(Code));
-  std::vector<Piece> pieces;
-  Piece whole = job.tensor;
-  whole.codes = again.data();
-  AppendPieces(whole, count, pieces);
-  if (pieces.empty()) return;
-  job.pieces = pieces.data();
-  job.piece_count = pieces.size();
-  RunEncode(job, how.conversion);
-  ASSERT_EQ(again.Read<Code>(), expected) << NameOf(dtype) << " " << count << " in pieces";
+  const DeviceTensor tensor = {values.data(), count, dtype, codes.data(), grad_scale};
+  RunEncode({PieceOf(tensor), count, how.scale, how.random, how.first_index}, how.conversion);
+  ASSERT_EQ(codes.Read<Code>(), OnCpu<Code>(how, dtype, grad_scale, elements))
+      << NameOf(dtype) << " " << count;
 }
 
 void ExpectAsCpuInWidth(const ArrayConversion& how, DType dtype, float grad_scale, size_t count,

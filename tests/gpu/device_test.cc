@@ -18,7 +18,7 @@
 #include "dlsim/gpu/devices.h"
 #include "dlsim/gpu/kernels.h"
 #include "dlsim/table.h"
-#include "gpu/base/device_buffer.h"
+#include "gpu/base/cuda.h"
 #include "src/device/compute_device.h"
 #include "tests/exhaustive/proof_formats.h"
 #include "tests/gpu/device_traces.h"
@@ -64,7 +64,7 @@ TEST(DeviceTest, EncodesAndDecodesAsTheCpu) {
           const std::vector<std::byte> elements = Elements(dtype, count, 1);
           const DeviceBytes values(elements, offset * DTypeSize(dtype));
           const DeviceBytes codes(2 * count, 2 * offset), decoded(4 * count, 4 * offset);
-          DeviceTensor tensor = {values.data(), count, dtype, codes.data(), 8.0f, 6};
+          const DeviceTensor tensor = {values.data(), count, dtype, codes.data(), 8.0f};
           Encode(how, tensor, nullptr);
           Decode(format.format, codes.data(), reinterpret_cast<float*>(decoded.data()), count,
                  nullptr);
@@ -76,9 +76,6 @@ TEST(DeviceTest, EncodesAndDecodesAsTheCpu) {
           for (size_t i = 0; i < count; ++i) {
             ASSERT_EQ(bits[i], std::bit_cast<uint32_t>(values_of_codes[i])) << format.name;
           }
-          CheckCuda(cudaMemset(codes.data(), 0, 2 * count), "cudaMemset");
-          Encode(how, TensorList({&tensor, 1}), nullptr);
-          ASSERT_EQ(codes.Read<uint16_t>(), expected) << format.name << " in a list";
         }
       }
     }
@@ -167,9 +164,6 @@ TEST(DeviceErrors, NameTheCallAndTheArgument) {
   const auto encode = [&](const DeviceTensor& tensor) {
     return MessageOf([&] { Encode(how, tensor, nullptr); });
   };
-  const auto list = [&](const DeviceTensor& tensor) {
-    return MessageOf([&] { TensorList({&tensor, 1}); });
-  };
   EXPECT_EQ(encode({nullptr, 8, DType::kF32, here}),
             "dlsim::gpu::Encode: values are a null pointer");
   EXPECT_EQ(encode({here, 8, DType::kF32, nullptr}),
@@ -179,11 +173,6 @@ TEST(DeviceErrors, NameTheCallAndTheArgument) {
             "2");
   EXPECT_EQ(encode({host, 8, DType::kF32, here}),
             "dlsim::gpu::Encode: values are not in device memory");
-  EXPECT_EQ(list({host, 8, DType::kF32, here}),
-            "dlsim::gpu::TensorList: values of tensor 0 are not in device memory");
-  EXPECT_EQ(list({here + 1, 8, DType::kF16, here}),
-            "dlsim::gpu::TensorList: values of tensor 0 are misaligned, expected a multiple of 2 "
-            "bytes, got one of 1");
   const DeviceTensor of_host = {host, 8};
   EXPECT_EQ(MessageOf([&] {
               Tabulate({&of_host, 1}, nullptr);
@@ -200,17 +189,15 @@ TEST(DeviceErrors, NameTheCallAndTheArgument) {
 TEST(DeviceCalls, CanBeCaptured) {
   const DeviceBytes values(4 * 1000), codes(2 * 1000);
   const DeviceTensor tensor = {values.data(), 1000, DType::kF32, codes.data()};
-  const TensorList list({&tensor, 1});
   const OwnedStream stream;
   CheckCuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
   Encode({{kFp16}}, tensor, stream.get());
-  Encode({{kFp16}}, list, stream.get());
   Decode(kFp16, codes.data(), reinterpret_cast<float*>(values.data()), 1000, stream.get());
   cudaGraph_t graph = nullptr;
   CheckCuda(cudaStreamEndCapture(stream.get(), &graph), "capture");
   size_t nodes = 0;
   CheckCuda(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
-  EXPECT_EQ(nodes, 3u);
+  EXPECT_EQ(nodes, 2u);
   CheckCuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 

@@ -12,7 +12,8 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/measure.h"
-#include "src/measure/block_loader.h"
+#include "gpu/base/device_code.h"
+#include "src/measure/step_blocks.h"
 
 namespace dlsim::gpu {
 
@@ -56,6 +57,15 @@ std::vector<Code> OnCpu(const ArrayConversion& how, DType dtype, float grad_scal
   std::vector<Code> codes(values.size());
   EncodeArray(how, values, std::span<Code>(codes));
   return codes;
+}
+
+// Cuts `elements` of the tensor that `whole` is the beginning of, and appends the pieces.
+inline void AppendPieces(const Piece& whole, uint64_t elements, std::vector<Piece>& pieces) {
+  for (uint64_t begin = 0; begin < elements; begin += kBlockElements) {
+    Piece& piece = pieces.emplace_back(whole);
+    piece.values += begin * DTypeSize(whole.dtype);
+    piece.count = static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, elements - begin));
+  }
 }
 
 }  // namespace dlsim::gpu

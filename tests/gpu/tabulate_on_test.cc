@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dlsim/measure.h"
-#include "src/measure/block_loader.h"
+#include "src/measure/step_blocks.h"
 #include "tests/gpu/device_traces.h"
 
 namespace dlsim {

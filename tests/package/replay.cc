@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/sim/runs.h"
+#include "dlsim/sim/replay.h"
 #include "dlsim/sim/sweep.h"
 #include "dlsim/sim/tune.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dlsim/sim/clipping.h"
+#include "dlsim/sim/replay.h"
 #include "tests/support/special_values.h"
 
 #include <gtest/gtest.h>

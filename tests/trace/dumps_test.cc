@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/dumps.h"
+#include "src/trace/recording.h"
 
 #include <gtest/gtest.h>
 

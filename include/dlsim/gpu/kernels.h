@@ -9,10 +9,23 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/gpu/tensor_list.h"
 #include "dlsim/table.h"
 
+// CUDA's own name, so that public headers need no CUDA header.
+struct CUstream_st;
+
 namespace dlsim::gpu {
+
+using Stream = CUstream_st*;  // cudaStream_t; null is the default stream
+
+// An array in device memory that the caller owns.
+struct DeviceTensor {
+  const void* values = nullptr;  // aligned to its element size; null only if there are no elements
+  uint64_t elements = 0;
+  DType dtype = DType::kF32;  // kF32, kF16 or kBF16; kF64 is rounded to float32 first
+  void* codes = nullptr;      // where Encode writes, as many elements; null elsewhere
+  float grad_scale = 1.0f;    // values are multiplied by its float32 reciprocal unless it is 1
+};
 
 // The size of a code in memory: 2 bytes for formats of at most 16 bits, else 4.
 constexpr size_t CodeBytes(const Format& format) { return CodeBits(format) <= 16 ? 2 : 4; }
@@ -25,9 +38,6 @@ constexpr size_t CodeBytes(const Format& format) { return CodeBits(format) <= 16
 // how.first_index. Pointers of 16 bytes' alignment are fastest. Throws Error naming the call if
 // an argument is wrong or the launch fails.
 void Encode(const ArrayConversion& how, const DeviceTensor& tensor, Stream stream);
-
-// The same for many tensors in one launch: tensor t takes its random bits from its own stream.
-void Encode(const ArrayConversion& how, const TensorList& tensors, Stream stream);
 
 // Decodes `count` codes of CodeBytes(format) each.
 void Decode(const Format& format, const void* codes, float* values, uint64_t count, Stream stream);

@@ -20,8 +20,6 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
-#include "dlsim/gradient_detail.h"
-#include "dlsim/sim/clipping.h"
 
 namespace dlsim::sim {
 
@@ -51,6 +49,19 @@ enum class ScaleGranularity : uint8_t { kModel, kLayer, kTensor };
 // Which optimizers skip a step when there are several: all on any overflow, or each on its own.
 enum class OptimizerSkip : uint8_t { kTogether, kOwn };
 
+// How the coefficient of clipping by norm is computed, in float32.
+enum class ClipRule : uint8_t {
+  kTorch,       // min(1, max_norm * (1 / (norm + 1e-6))); also DeepSpeed's
+  kFairseq,     // max_norm / norm if the norm is above the limit, else 1
+  kTensorFlow,  // max_norm * min(1 / norm, 1 / max_norm); NaN for a norm that is not finite
+};
+
+constexpr auto EnumNames(ClipRule) {
+  return std::to_array<EnumName<ClipRule>>({{ClipRule::kTorch, "torch"},
+                                            {ClipRule::kFairseq, "fairseq"},
+                                            {ClipRule::kTensorFlow, "tf"}});
+}
+
 // What the stack around a policy does with a step.
 struct StackRules {
   FiniteTest finite_test = FiniteTest::kElementwise;
@@ -67,6 +78,12 @@ struct ScalerInput {
   float absmax = 0;         // the largest of the unscaled gradients; infinity if one is not finite
   uint64_t below_edge = 0;  // elements of the scaled gradients below P::HistogramEdge ...
   uint64_t above_edge = 0;  // ... and from it on
+};
+
+// What a policy that sets its factor from the gradient at hand learns before the step.
+struct GradientSpread {
+  float absmax = 0;               // over finite elements
+  double standard_deviation = 0;  // population, over finite elements
 };
 
 // A field of a state or of a set of parameters, under its original name.

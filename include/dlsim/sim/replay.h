@@ -3,24 +3,57 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/enum_names.h"
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
-#include "dlsim/sim/clipping.h"
 #include "dlsim/sim/loss_scaler.h"
-#include "dlsim/sim/replay_tensor.h"
+#include "dlsim/sim/policies.h"
 #include "dlsim/sim/step.h"
+#include "dlsim/tensor_stats.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
+
+// Gradient clipping, as the stacks do it after (or, by mistake, before) unscaling. At most one of
+// the two limits is set.
+struct Clipping {
+  std::optional<double> max_norm;   // of the L2 norm over all parameter gradients
+  std::optional<double> max_value;  // of each element's magnitude
+  ClipRule rule = ClipRule::kTorch;
+  ClipDomain domain = ClipDomain::kUnscaled;
+
+  bool enabled() const { return max_norm || max_value; }
+};
+
+// Returns what the gradients are multiplied with. Sources: torch.nn.utils.clip_grad_norm_ (a number
+// divided by a tensor is the number times the tensor's reciprocal), tf.clip_by_global_norm,
+// FP16Optimizer of fairseq.
+inline float ClipCoefficient(ClipRule rule, float max_norm, float norm) {
+  if (rule == ClipRule::kTorch) {
+    const float coefficient = max_norm * (1.0f / (norm + 1e-6f));
+    return coefficient > 1.0f ? 1.0f : coefficient;  // keeps NaN, as torch.clamp does
+  }
+  if (rule == ClipRule::kFairseq) return norm > max_norm ? max_norm / norm : 1.0f;
+  const float finite = max_norm * std::fmin(1.0f / norm, 1.0f / max_norm);
+  return finite + (norm - norm);
+}
+
+// Returns whether a rule's coefficient changes gradients on purpose: TensorFlow's is often one
+// rounding below 1 for norms within the limit.
+inline bool Clips(ClipRule rule, float max_norm, float norm) {
+  if (rule == ClipRule::kTensorFlow) return norm > max_norm;
+  return ClipCoefficient(rule, max_norm, norm) < 1.0f;
+}
 
 // Training is interrupted before a step and goes on from a checkpoint.
 struct Resume {
@@ -45,6 +78,17 @@ struct ReplayRun {
   std::optional<Resume> resume = {};
   TensorRecords tensor_records = TensorRecords::kKept;
 };
+
+// Returns the run of a policy as its stack has it, with KEY=VALUE settings for its parameters:
+//   const std::string trace[] = {"runs/mlp"};
+//   const auto results = Replay(TraceReader::Open(trace, {}),
+//                               {MakeRun("cb16", "cerebras-2.10"), MakeRun("fp16", "torch")}, {});
+// Throws Error (exit code 2) for unknown names, and PolicyRefusal.
+ReplayRun MakeRun(std::string_view format, std::string_view policy,
+                  std::span<const std::string> settings = {});
+
+// The same for a policy that is configured already.
+ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy, ConfiguredScaler configured);
 
 // The parameters of one optimizer: the gradients whose name matches a pattern (fnmatch) and none of
 // an earlier group's. All optimizers share the loss scale.
@@ -97,6 +141,56 @@ struct OptimizerStep {
 struct StepHarm {
   double mean = 0, worst = 0;
   std::string worst_tensor;  // empty without tensors
+};
+
+// What a tensor loses, or the mean over tensors, over steps.
+struct HarmOverSteps {
+  double sum = 0, worst = 0;
+  uint64_t steps = 0;
+
+  void Add(double harm) {
+    sum += harm;
+    worst = harm > worst ? harm : worst;
+    ++steps;
+  }
+  double mean() const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
+};
+
+// What the channels of a tensor lose, over steps; see TensorTable::channels.
+struct ChannelHarm {
+  uint64_t channels = 0;    // the most channels that are not zero at one step; 0 = not known
+  HarmOverSteps mean = {};  // over the channels
+  double worst = 0;         // of a channel at a step
+};
+
+// The loss scales that were used.
+struct ScaleRange {
+  double min = 0, max = 0, final = 0;
+};
+
+// One tensor over all steps of a run.
+struct ReplayTensor {
+  std::string name;
+  Role role = Role::kGrad;
+  TensorStats stats = {};
+  // Largest energy lost in one applied step: over a run the largest step would hide the others.
+  double worst_step_energy_lost = 0;
+  HarmOverSteps harm = {};     // over the applied steps in which it is not zero
+  ChannelHarm channels = {};   // over the same, as far as they are known
+  uint64_t nonzero_steps = 0;  // those, and the skipped ones ...
+  uint64_t noise_steps = 0;    // ... and of all these where it is but rounding noise of float32
+
+  bool noise() const { return 2 * noise_steps > nonzero_steps; }
+  std::optional<int64_t> first_overflow_step = std::nullopt;
+  std::optional<ScaleRange> scales = std::nullopt;  // if its scale is not the model's
+};
+
+// The forward pass of a run at scale 1: no loss scale moves it, and all steps count, those too that
+// are skipped later. Its tensors are kept apart from gradients, so that nothing sums them together;
+// they have no harm, no noise and no scales.
+struct ForwardPass {
+  TensorStats outputs, values;        // of the roles act and value
+  std::vector<ReplayTensor> tensors;  // in file order of their first appearance
 };
 
 // What happened at one step of a run.

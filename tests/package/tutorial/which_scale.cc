@@ -10,7 +10,7 @@
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
 #include "dlsim/measure.h"
-#include "dlsim/sim/runs.h"
+#include "dlsim/sim/replay.h"
 
 void ReplayTrace(const std::string& path) {
   const std::vector<std::string> paths = {path};

@@ -1,18 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owners of what the CUDA runtime hands out. Destructors release and never throw.
+// Every call of the CUDA runtime goes through CheckCuda, and every launch through Launch, so that
+// no failure is lost. What the runtime hands out has an owner: destructors release and never throw.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#include "dlsim/gpu/tensor_list.h"
-#include "gpu/base/check_cuda.h"
+#include "dlsim/gpu/kernels.h"
 
 namespace dlsim::gpu {
+
+// Throws Error (exit code 3) `call: what CUDA says` unless `status` is success. The error is taken
+// from the runtime, so that the next call starts clean unless the device is lost.
+void CheckCuda(cudaError_t status, std::string_view call);
+
+// Throws Error `call: what ...` unless `pointer` is to memory of the current device, managed memory
+// included, and aligned to `alignment` bytes.
+void CheckPointer(std::string_view call, std::string_view what, const void* pointer,
+                  size_t alignment);
+
+struct LaunchShape {
+  uint64_t blocks = 0;  // of a grid of one dimension
+  uint32_t threads = 0;
+  size_t shared_bytes = 0;  // dynamic
+};
+
+// Launches `kernel` on the stream; `call` names it in errors. A grid without blocks is no launch.
+template <class... Parameters, class... Arguments>
+void Launch(std::string_view call, void (*kernel)(Parameters...), const LaunchShape& shape,
+            Stream stream, Arguments&&... arguments) {
+  if (shape.blocks == 0) return;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), call);
+}
 
 // Makes a device current for a scope.
 class CurrentDevice {
@@ -81,15 +111,6 @@ struct PinnedMemory {
 template <class T>
 using DeviceBuffer = CudaArray<T, DeviceMemory>;
 
-// Copies to the current device and waits until any stream may read it there: cudaMemcpy from
-// pageable memory may return before, and not all streams wait for the default one.
-template <class T>
-void Upload(std::span<const T> from, const DeviceBuffer<T>& to) {
-  CheckCuda(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice),
-            "cudaMemcpy");
-  CheckCuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
-}
-
 // On the host, where the device copies from and to without the host's help; uninitialized.
 template <class T>
 using PinnedBuffer = CudaArray<T, PinnedMemory>;
@@ -108,26 +129,6 @@ class OwnedStream {
 
  private:
   cudaStream_t stream_ = nullptr;
-};
-
-// A point in a stream that can be waited for and, with Timing::kOn, timed.
-enum class Timing { kOff, kOn };
-class OwnedEvent {
- public:
-  explicit OwnedEvent(Timing timing = Timing::kOff) {
-    const unsigned flags = timing == Timing::kOn ? cudaEventDefault : cudaEventDisableTiming;
-    CheckCuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate");
-  }
-  ~OwnedEvent() { static_cast<void>(cudaEventDestroy(event_)); }
-  OwnedEvent(const OwnedEvent&) = delete;
-  OwnedEvent& operator=(const OwnedEvent&) = delete;
-
-  void Record(Stream stream) { CheckCuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
-  void Wait() const { CheckCuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
 };
 
 }  // namespace dlsim::gpu

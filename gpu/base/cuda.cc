@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/base/check_cuda.h"
+#include "gpu/base/cuda.h"
 
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@ void CheckCuda(cudaError_t status, std::string_view call) {
   throw InputError(call, std::string(cudaGetErrorString(status)), {}, cudaGetErrorName(status));
 }
 
-int CheckPointer(std::string_view call, std::string_view what, const void* pointer,
-                 size_t alignment) {
+void CheckPointer(std::string_view call, std::string_view what, const void* pointer,
+                  size_t alignment) {
   const std::string name(what);
   if (pointer == nullptr) throw InputError(call, name + " are a null pointer");
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
@@ -29,15 +29,12 @@ int CheckPointer(std::string_view call, std::string_view what, const void* point
   if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
     throw InputError(call, name + " are not in device memory");
   }
-  return attributes.device;
-}
-
-void CheckCurrentDevice(std::string_view call, int device) {
   int current = 0;
   CheckCuda(cudaGetDevice(&current), call);
-  if (current == device) return;
+  if (current == attributes.device) return;
   throw InputError(call, "memory of a device that is not the current one",
-                   "device " + std::to_string(current), "device " + std::to_string(device));
+                   "device " + std::to_string(current),
+                   "device " + std::to_string(attributes.device));
 }
 
 }  // namespace dlsim::gpu
