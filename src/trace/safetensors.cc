@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <unordered_set>
@@ -26,230 +27,154 @@ constexpr std::array<std::string_view, 18> kUnsupported = {
     "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
     "U16",     "I32",     "U32",     "C64",         "I64",         "U64"};
 
-// Builds a header from the events of nlohmann's SAX interface, and refuses whatever the format does
-// not allow: throws InputError at the first defect.
-class HeaderSax : public StrictSax {
+// Reads a header from the events of nlohmann's parser, and refuses whatever the format does not
+// allow: throws InputError at the first defect.
+class HeaderReader {
  public:
-  HeaderSax(const std::string& place, std::map<std::string, std::string>& metadata,
-            std::vector<SafetensorsTensor>& tensors)
-      : StrictSax(place), metadata_(metadata), tensors_(tensors) {}
+  HeaderReader(const std::string& place, Metadata& metadata,
+               std::vector<SafetensorsTensor>& tensors)
+      : place_(place), metadata_(metadata), tensors_(tensors) {}
 
-  bool null();
-  bool boolean(bool value);
-  bool number_integer(int64_t value);
-  bool number_unsigned(uint64_t value);
-  bool number_float(double value, const std::string& text);
-  bool string(std::string& value);
-  bool start_object(size_t size);
-  bool key(std::string& name);
-  bool end_object();
-  bool start_array(size_t size);
-  bool end_array();
+  // Takes an event within `depth` objects and arrays. Returns whether the parser, too, keeps what
+  // it is of: only what has begun.
+  bool Take(int depth, JsonEvent event, const nlohmann::json& parsed) {
+    if (event == JsonEvent::key) {
+      TakeKey(depth, parsed.get_ref<const std::string&>());
+    } else if (event == JsonEvent::object_end) {
+      if (depth == 1 && !is_metadata_) FinishTensor();
+    } else if (event != JsonEvent::array_end) {
+      CheckKind(depth, event, parsed);
+      if (event == JsonEvent::value) TakeValue(parsed);
+    }
+    return event != JsonEvent::value && event != JsonEvent::object_end;
+  }
 
  private:
-  enum class Where { kStart, kTop, kMetadata, kTensor };
-  enum class Field { kNone, kDType, kShape, kOffsets };
+  std::string Here() const { return is_metadata_ ? place_ : TensorPlace(place_, key_); }
 
-  void StartTensor();
-  void FinishTensor();
-  void StartField(const std::string& name);
-  std::string Here() const;
-  std::string FieldName() const;
-  [[noreturn]] void WrongValue(const std::string& got) const;
+  void TakeKey(int depth, const std::string& key) {
+    if (depth == 2) return TakeField(key);
+    key_ = key;
+    is_metadata_ = key == "__metadata__";
+    fields_.clear();
+    const bool is_new = keys_.insert(key).second;
+    if (is_metadata_) {
+      if (!is_new) throw InputError(place_, "duplicate key '__metadata__'");
+      return;
+    }
+    if (key.size() > kMaxNameBytes) {
+      throw InputError(Here(), "name too long",
+                       "at most " + std::to_string(kMaxNameBytes) + " bytes",
+                       std::to_string(key.size()));
+    }
+    if (!is_new) throw InputError(Here(), "duplicate name");
+    if (tensors_.size() == kMaxTensors) {
+      throw InputError(place_, "too many tensors", "at most " + std::to_string(kMaxTensors));
+    }
+    info_ = {.name = key, .role = RoleOfName(key), .shape = {}};
+    unsupported_ = {};
+    offsets_.clear();
+  }
 
-  std::map<std::string, std::string>& metadata_;
+  void TakeField(const std::string& field) {
+    const bool is_known = field == "dtype" || field == "shape" || field == "data_offsets";
+    if (!is_metadata_ && !is_known) {
+      throw InputError(Here(), "unknown field", "dtype, shape or data_offsets", Quoted(field));
+    }
+    field_ = field;
+    if (fields_.insert(field).second) return;
+    throw InputError(Here(),
+                     std::string(is_metadata_ ? "duplicate metadata key '" : "duplicate field '") +
+                         Printable(field) + "'");
+  }
+
+  // Members of the header are objects, and theirs are strings but for two lists of integers.
+  void CheckKind(int depth, JsonEvent event, const nlohmann::json& parsed) const {
+    const bool is_list = depth == 2 && !is_metadata_ && field_ != "dtype";
+    const bool is_number = parsed.is_number_unsigned() && parsed.get<uint64_t>() <= kMaxInteger;
+    const bool is_good = depth < 2    ? event == JsonEvent::object_start
+                         : is_list    ? event == JsonEvent::array_start
+                         : depth == 2 ? event == JsonEvent::value && parsed.is_string()
+                                      : event == JsonEvent::value && is_number;
+    if (is_good) return;
+    const std::string what = depth < 2      ? Quoted(key_)
+                             : is_metadata_ ? "metadata '" + Printable(field_) + "'"
+                                            : field_;
+    throw InputError(depth < 2 ? place_ : Here(), what + " has a wrong value",
+                     depth < 2    ? "an object"
+                     : is_list    ? "an array of integers"
+                     : depth == 2 ? "a string"
+                                  : "an integer from 0 to 2^48",
+                     event == JsonEvent::object_start  ? "an object"
+                     : event == JsonEvent::array_start ? "an array"
+                     : parsed.is_string()              ? "a string"
+                                                       : parsed.dump());
+  }
+
+  void TakeValue(const nlohmann::json& value) {
+    if (is_metadata_) {
+      metadata_.emplace(field_, value.get_ref<const std::string&>());
+    } else if (field_ == "dtype") {
+      TakeDType(value.get_ref<const std::string&>());
+    } else if (field_ == "shape") {
+      if (info_.shape.size() == kMaxRank) {
+        throw InputError(Here(), "too many dimensions", "at most " + std::to_string(kMaxRank));
+      }
+      info_.shape.push_back(value.get<uint64_t>());
+    } else {
+      if (offsets_.size() == 2) throw InputError(Here(), "data_offsets has more than 2 numbers");
+      offsets_.push_back(value.get<uint64_t>());
+    }
+  }
+
+  void TakeDType(const std::string& name) {
+    const std::optional<DType> dtype = ValueNamed<DType>(name);
+    const auto unsupported = std::ranges::find(kUnsupported, name);
+    if (!dtype && unsupported == kUnsupported.end()) {
+      throw InputError(Here(), "unknown dtype", kReadableDTypes, Quoted(name));
+    }
+    info_.dtype = dtype.value_or(DType::kF32);
+    if (!dtype) unsupported_ = *unsupported;
+  }
+
+  void FinishTensor() {
+    for (const char* const field : {"dtype", "shape", "data_offsets"}) {
+      if (!fields_.contains(field)) {
+        throw InputError(Here(), std::string("field '") + field + "' missing");
+      }
+    }
+    if (offsets_.size() != 2) {
+      throw InputError(Here(), "data_offsets has too few numbers", "2",
+                       std::to_string(offsets_.size()));
+    }
+    const uint64_t begin = offsets_[0], end = offsets_[1], item_bytes = DTypeSize(info_.dtype);
+    const std::optional<uint64_t> elements = ElementCount(info_.shape, item_bytes);
+    if (!unsupported_.empty()) {
+      if (begin > end) throw InputError(Here(), "data_offsets do not ascend");
+    } else if (!elements) {
+      throw InputError(Here(), "shape " + ShapeText(info_.shape) + " is too large");
+    } else if (begin > end || end - begin != *elements * item_bytes) {
+      throw InputError(Here(), "data_offsets do not fit the shape",
+                       std::to_string(*elements * item_bytes) + " bytes for " +
+                           std::string(NameOf(info_.dtype)) + " " + ShapeText(info_.shape),
+                       ShapeText(offsets_));
+    }
+    tensors_.push_back({std::exchange(info_, {}), unsupported_, elements.value_or(1), begin, end});
+  }
+
+  const std::string& place_;
+  Metadata& metadata_;
   std::vector<SafetensorsTensor>& tensors_;
-  Where where_ = Where::kStart;
-  Field field_ = Field::kNone;
-  bool in_array_ = false;
-  bool has_metadata_ = false;
-  bool has_dtype_ = false;
-  bool has_shape_ = false;
-  bool has_offsets_ = false;
-  std::string key_;  // the last key of the top level or of the metadata
-  std::unordered_set<std::string> names_;
+  std::unordered_set<std::string> keys_;
+  std::string key_;  // the last one: the name of a tensor, or that of the metadata
+  bool is_metadata_ = false;
+  std::set<std::string> fields_;  // of its object
+  std::string field_;             // the last one
   // Of the tensor at hand.
   TensorInfo info_;
   std::string_view unsupported_;
   std::vector<uint64_t> offsets_;
 };
-
-std::string HeaderSax::Here() const {
-  if (where_ == Where::kTensor) return TensorPlace(place_, info_.name);
-  return place_;
-}
-
-std::string HeaderSax::FieldName() const {
-  switch (where_) {
-    case Where::kStart:
-      return "header";
-    case Where::kTop:
-      return Quoted(key_);
-    case Where::kMetadata:
-      return "metadata '" + Printable(key_) + "'";
-    case Where::kTensor:
-      break;
-  }
-  return field_ == Field::kDType ? "dtype" : field_ == Field::kShape ? "shape" : "data_offsets";
-}
-
-void HeaderSax::WrongValue(const std::string& got) const {
-  std::string_view expected = "an object";
-  if (where_ == Where::kMetadata) expected = "a string";
-  if (where_ == Where::kTensor) {
-    expected = field_ == Field::kDType ? "a string"
-               : in_array_             ? "an integer from 0 to 2^48"
-                                       : "an array of integers";
-  }
-  throw InputError(Here(), FieldName() + " has a wrong value", expected, got);
-}
-
-bool HeaderSax::null() { WrongValue("null"); }
-
-bool HeaderSax::boolean(bool value) { WrongValue(value ? "true" : "false"); }
-
-bool HeaderSax::number_integer(int64_t value) { WrongValue(std::to_string(value)); }
-
-bool HeaderSax::number_float(double, const std::string& text) { WrongValue(Printable(text)); }
-
-bool HeaderSax::number_unsigned(uint64_t value) {
-  if (!in_array_ || value > kMaxInteger) WrongValue(std::to_string(value));
-  if (field_ == Field::kOffsets) {
-    if (offsets_.size() == 2) throw InputError(Here(), "data_offsets has more than 2 numbers");
-    offsets_.push_back(value);
-    return true;
-  }
-  if (info_.shape.size() == kMaxRank) {
-    throw InputError(Here(), "too many dimensions", "at most " + std::to_string(kMaxRank));
-  }
-  info_.shape.push_back(value);
-  return true;
-}
-
-bool HeaderSax::string(std::string& value) {
-  if (where_ == Where::kMetadata) {
-    if (!metadata_.emplace(key_, value).second) {
-      throw InputError(place_, "duplicate metadata key '" + Printable(key_) + "'");
-    }
-    return true;
-  }
-  if (where_ != Where::kTensor || field_ != Field::kDType) WrongValue("a string");
-  const std::optional<DType> dtype = ValueNamed<DType>(value);
-  const auto unsupported = std::ranges::find(kUnsupported, value);
-  if (!dtype && unsupported == kUnsupported.end()) {
-    throw InputError(Here(), "unknown dtype", kReadableDTypes, Quoted(value));
-  }
-  info_.dtype = dtype.value_or(DType::kF32);
-  if (!dtype) unsupported_ = *unsupported;
-  return true;
-}
-
-bool HeaderSax::start_object(size_t) {
-  if (where_ == Where::kStart) {
-    where_ = Where::kTop;
-    return true;
-  }
-  if (where_ != Where::kTop) WrongValue("an object");
-  if (key_ == "__metadata__") {
-    where_ = Where::kMetadata;
-    return true;
-  }
-  StartTensor();
-  return true;
-}
-
-void HeaderSax::StartTensor() {
-  if (tensors_.size() == kMaxTensors) {
-    throw InputError(place_, "too many tensors", "at most " + std::to_string(kMaxTensors));
-  }
-  info_ = {.name = key_, .role = RoleOfName(key_), .shape = {}};
-  unsupported_ = {};
-  where_ = Where::kTensor;
-  field_ = Field::kNone;
-  has_dtype_ = has_shape_ = has_offsets_ = false;
-  offsets_.clear();
-}
-
-bool HeaderSax::key(std::string& name) {
-  if (where_ == Where::kTensor) {
-    StartField(name);
-    return true;
-  }
-  key_ = name;
-  if (where_ == Where::kMetadata) return true;
-  if (name == "__metadata__") {
-    if (has_metadata_) throw InputError(place_, "duplicate key '__metadata__'");
-    has_metadata_ = true;
-    return true;
-  }
-  if (name.size() > kMaxNameBytes) {
-    throw InputError(TensorPlace(place_, name), "name too long",
-                     "at most " + std::to_string(kMaxNameBytes) + " bytes",
-                     std::to_string(name.size()));
-  }
-  if (!names_.insert(name).second) throw InputError(TensorPlace(place_, name), "duplicate name");
-  return true;
-}
-
-void HeaderSax::StartField(const std::string& name) {
-  bool* seen = nullptr;
-  if (name == "dtype") {
-    field_ = Field::kDType;
-    seen = &has_dtype_;
-  } else if (name == "shape") {
-    field_ = Field::kShape;
-    seen = &has_shape_;
-  } else if (name == "data_offsets") {
-    field_ = Field::kOffsets;
-    seen = &has_offsets_;
-  } else {
-    throw InputError(Here(), "unknown field", "dtype, shape or data_offsets", Quoted(name));
-  }
-  if (*seen) throw InputError(Here(), "duplicate field '" + name + "'");
-  *seen = true;
-}
-
-bool HeaderSax::start_array(size_t) {
-  if (where_ != Where::kTensor || field_ == Field::kDType || in_array_) WrongValue("an array");
-  in_array_ = true;
-  return true;
-}
-
-bool HeaderSax::end_array() {
-  in_array_ = false;
-  return true;
-}
-
-bool HeaderSax::end_object() {
-  if (where_ == Where::kTensor) FinishTensor();
-  where_ = Where::kTop;
-  return true;
-}
-
-void HeaderSax::FinishTensor() {
-  const char* missing = !has_dtype_     ? "dtype"
-                        : !has_shape_   ? "shape"
-                        : !has_offsets_ ? "data_offsets"
-                                        : nullptr;
-  if (missing != nullptr) throw InputError(Here(), std::string("field '") + missing + "' missing");
-  if (offsets_.size() != 2) {
-    throw InputError(Here(), "data_offsets has too few numbers", "2",
-                     std::to_string(offsets_.size()));
-  }
-  const uint64_t begin = offsets_[0], end = offsets_[1], item_bytes = DTypeSize(info_.dtype);
-  const std::optional<uint64_t> elements = ElementCount(info_.shape, item_bytes);
-  if (!unsupported_.empty()) {
-    if (begin > end) throw InputError(Here(), "data_offsets do not ascend");
-  } else if (!elements) {
-    throw InputError(Here(), "shape " + ShapeText(info_.shape) + " is too large");
-  } else if (begin > end || end - begin != *elements * item_bytes) {
-    throw InputError(Here(), "data_offsets do not fit the shape",
-                     std::to_string(*elements * item_bytes) + " bytes for " +
-                         std::string(NameOf(info_.dtype)) + " " + ShapeText(info_.shape),
-                     ShapeText(offsets_));
-  }
-  tensors_.push_back({std::exchange(info_, {}), unsupported_, elements.value_or(1), begin, end});
-}
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;  // as in the reference implementation
@@ -329,8 +254,10 @@ SafetensorsHeader ReadSafetensorsHeader(const ByteSource& source, LatestHeader* 
   const bool known = header.tensors != nullptr;
   if (known) json.replace(end, json.npos, end == 0 ? "{}" : "}");
   std::vector<SafetensorsTensor> tensors;
-  HeaderSax sax(source.place, header.metadata, tensors);
-  ParseJson(source.place, json, sax);
+  HeaderReader reader(source.place, header.metadata, tensors);
+  ParseJson(source.place, json, [&](int depth, JsonEvent event, const nlohmann::json& parsed) {
+    return reader.Take(depth, event, parsed);
+  });
   if (!known) {
     const auto place = [](const SafetensorsTensor& tensor) {
       return std::pair(tensor.begin, tensor.end);

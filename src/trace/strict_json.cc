@@ -25,20 +25,25 @@ std::string JsonMessage(const nlohmann::json::exception& exception) {
   return text;
 }
 
-void RefuseZeroByte(const std::string& place, std::string_view text) {
-  const size_t zero = text.find('\0');
-  if (zero == text.npos) return;
-  throw InputError(place, "bad JSON: zero byte at offset " + std::to_string(zero));
+nlohmann::json ParseJson(const std::string& place, std::string_view text,
+                         const nlohmann::json::parser_callback_t& take) {
+  // nlohmann takes a zero byte for the end of the text: it would ignore what follows.
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    throw InputError(place, "bad JSON: zero byte at offset " + std::to_string(zero));
+  }
+  try {
+    return nlohmann::json::parse(text.begin(), text.end(), take);
+  } catch (const nlohmann::json::exception& exception) {
+    throw InputError(place, "bad JSON: " + JsonMessage(exception));
+  }
 }
 
 nlohmann::json ParseStrictJson(const std::string& place, std::string_view text) {
   constexpr size_t kMaxDepth = 32;
-  RefuseZeroByte(place, text);
   std::vector<std::set<std::string>> keys;  // of the objects, and none of the arrays, that are open
-  using Event = nlohmann::json::parse_event_t;
-  const auto check = [&](int around, Event event, const nlohmann::json& parsed) {
+  return ParseJson(place, text, [&](int around, JsonEvent event, const nlohmann::json& parsed) {
     const auto depth = static_cast<size_t>(around);
-    if (event == Event::object_start || event == Event::array_start) {
+    if (event == JsonEvent::object_start || event == JsonEvent::array_start) {
       if (depth == kMaxDepth) {
         throw InputError(place, "JSON too deep",
                          "at most " + std::to_string(kMaxDepth) + " levels");
@@ -46,16 +51,11 @@ nlohmann::json ParseStrictJson(const std::string& place, std::string_view text) 
       keys.resize(depth);
       keys.emplace_back();
     }
-    if (event == Event::key && !keys[depth - 1].insert(parsed.get<std::string>()).second) {
+    if (event == JsonEvent::key && !keys[depth - 1].insert(parsed.get<std::string>()).second) {
       throw InputError(place, "duplicate key " + Quoted(parsed.get<std::string>()));
     }
     return true;
-  };
-  try {
-    return nlohmann::json::parse(text.begin(), text.end(), check);
-  } catch (const nlohmann::json::exception& exception) {
-    throw InputError(place, "bad JSON: " + JsonMessage(exception));
-  }
+  });
 }
 
 nlohmann::json ReadJsonFile(const std::string& path) {
