@@ -12,8 +12,6 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/format.h"
-#include "dlsim/step_tables.h"
-#include "src/measure/step_blocks.h"
 #include "src/table/tabulate.h"
 
 namespace dlsim {
@@ -64,21 +62,5 @@ class ComputeDevice {
   virtual void Decode(const Format& format, std::span<const std::byte> codes,
                       std::span<float> values) = 0;
 };
-
-struct DeviceTables {
-  PartTables parts;               // [part][tensor]
-  std::vector<TensorTable> sums;  // [tensor], if wanted: of the float32 sum over the parts
-};
-
-// What the host looks at as it hands values to the device: those of a part from element `begin` of
-// a tensor on. Called on all threads; not for tensors that lie on the device.
-using OnValues =
-    std::function<void(size_t tensor, size_t part, uint64_t begin, std::span<const float> values)>;
-
-// Tabulates the tensors of one pass: as many parts as PartNumbers has, each value times `mantissa`.
-// Tables have no channels. Tensors that lie on the device have no sums.
-DeviceTables TabulateOn(ComputeDevice& device, const std::vector<TensorSources>& tensors,
-                        size_t parts, bool wants_sums, float mantissa, const StepOptions& options,
-                        const OnValues& on_values = {});
 
 }  // namespace dlsim

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <deque>
 #include <filesystem>
 #include <iterator>
 #include <limits>
@@ -15,6 +16,7 @@
 #include <set>
 
 #include "dlsim/measure.h"
+#include "src/base/check.h"
 #include "src/base/parallel.h"
 #include "src/device/compute_device.h"
 #include "src/measure/step_blocks.h"
@@ -129,32 +131,51 @@ std::vector<std::span<const Block>> CutIntoTasks(std::span<const Block> blocks) 
 // How many elements are looked at in the time in which one is tabulated.
 constexpr uint64_t kLooksPerValue = 4;
 
-// Tabulates the tensors of one pass of a step.
+bool IsOnDevice(const Source& source) {
+  return source.tensor != nullptr && source.tensor->device >= 0;
+}
+
+// Whether the host tabulates a tensor though there is a device: the sums of a table take as long to
+// come from there as some thousands of values to get there. Tables of few values have these instead
+// of sums; a part may be much shorter than the tensor.
+bool IsForHost(const TensorSources& sources) {
+  constexpr uint64_t kFewElements = 8192;
+  static_assert(kFewElements >= TensorTable::kMostValues && kFewElements <= kBlockElements);
+  return sources.elements <= kFewElements ||
+         std::ranges::any_of(sources.recordings, [](const Source& source) {
+           return source.tensor != nullptr && source.tensor->elements <= TensorTable::kMostValues;
+         });
+}
+
+// Tabulates the tensors of one pass of a step. A device, if there is one, takes the large ones.
 class PassTabulator {
  public:
   // `mantissas`: values are tabulated times each of them; channels are those of the values as they
-  // are, if that is one of them.
-  PassTabulator(const std::vector<TensorSources>& tensors, size_t parts, bool wants_sums,
+  // are, if that is one of them. Tensors that lie on the device have neither channels nor sums.
+  PassTabulator(std::vector<TensorSources> tensors, size_t parts, bool wants_sums,
                 std::vector<float> mantissas, const StepOptions& options)
-      : tensors_(tensors),
+      : tensors_(std::move(tensors)),
         parts_(parts),
         mantissas_(std::move(mantissas)),
         options_(options),
-        tables_(mantissas_.size(), PartTables(parts, std::vector<TensorTable>(tensors.size()))),
-        sums_(wants_sums ? tensors.size() : 0),
+        tables_(mantissas_.size(), PartTables(parts, std::vector<TensorTable>(tensors_.size()))),
+        sums_(wants_sums ? tensors_.size() : 0),
         channels_(parts) {
     for (size_t part = 0; part < parts; ++part) {
-      channels_[part].reserve(tensors.size());
-      for (const TensorSources& sources : tensors) {
+      channels_[part].reserve(tensors_.size());
+      for (const TensorSources& sources : tensors_) {
         const TraceTensor* const tensor = Recorded(sources, part);
-        const bool has_channels = tensor != nullptr && mantissas_.front() == 1;
+        const bool has_channels =
+            tensor != nullptr && tensor->device < 0 && mantissas_.front() == 1;
         channels_[part].emplace_back(has_channels ? LayoutOf(sources, *tensor) : ChannelLayout());
       }
     }
   }
 
   void Run() {
-    options_.device == nullptr ? RunOnHost() : RunOnDevice();
+    if (options_.device != nullptr) FetchSmall();
+    ForEachWave(tensors_, [&](std::span<const Block> wave) { Tabulate(wave); },
+                {.memory_bytes = options_.memory_bytes});
     for (size_t part = 0; part < parts_; ++part) {
       for (size_t t = 0; t < tensors_.size(); ++t) {
         if (channels_[part][t].empty()) continue;
@@ -168,36 +189,90 @@ class PassTabulator {
   std::vector<TensorTable> TakeSums() { return std::move(sums_); }
 
  private:
-  void RunOnHost() {
-    ForEachWave(tensors_,
-                [&](std::span<const Block> wave) {
-                  uint64_t elements = 0;
-                  for (const Block& block : wave)
-                    elements += block.count * parts_ * mantissas_.size();
-                  const std::vector<std::span<const Block>> tasks = CutIntoTasks(wave);
-                  ParallelFor(
-                      tasks.size(), [&](size_t task) { Tabulate(tasks[task]); },
-                      elements * kLooksPerValue);
-                },
-                {.memory_bytes = options_.memory_bytes});
+  // Copies from the device what the host tabulates.
+  void FetchSmall() {
+    for (TensorSources& sources : tensors_) {
+      for (Source& source : sources.recordings) {
+        if (!IsOnDevice(source)) continue;
+        DLSIM_CHECK(sums_.empty() && parts_ == sources.recordings.size());
+        if (!IsForHost(sources)) continue;
+        TraceTensor& copy = fetched_.emplace_back(*source.tensor);
+        std::vector<std::byte>& bytes =
+            fetched_bytes_.emplace_back(copy.elements * DTypeSize(copy.info->dtype));
+        options_.device->Read(copy.memory, bytes);
+        copy.memory = bytes.data();
+        copy.device = -1;
+        source.tensor = &copy;
+      }
+    }
   }
 
-  void RunOnDevice() {
-    const bool on_device = std::ranges::any_of(tensors_, [](const TensorSources& sources) {
-      return std::ranges::any_of(sources.recordings, [](const Source& source) {
-        return source.tensor != nullptr && source.tensor->device >= 0;
-      });
-    });
-    for (size_t m = 0; m < mantissas_.size(); ++m) {
-      DeviceTables found = TabulateOn(
-          *options_.device, tensors_, parts_, !sums_.empty() && m == 0 && !on_device, mantissas_[m],
-          options_, [&](size_t t, size_t part, uint64_t begin, std::span<const float> values) {
-            ChannelMaxima& channels = channels_[part][t];
-            if (m == 0 && !channels.empty()) channels.Add(begin, values);
-          });
-      tables_[m] = std::move(found.parts);
-      if (m == 0 && !found.sums.empty()) sums_ = std::move(found.sums);
+  void Tabulate(std::span<const Block> wave) {
+    const auto is_for_host = [&](const Block& block) {
+      return options_.device == nullptr || IsForHost(tensors_[block.tensor]);
+    };
+    std::vector<std::span<const Block>> tasks;
+    std::vector<const Block*> of_device;
+    uint64_t elements = 0;
+    while (!wave.empty()) {
+      const auto end = std::ranges::find(wave, !is_for_host(wave.front()), is_for_host);
+      const std::span<const Block> alike(wave.begin(), end);
+      if (is_for_host(wave.front())) {
+        std::ranges::move(CutIntoTasks(alike), std::back_inserter(tasks));
+        for (const Block& block : alike) elements += block.count * parts_ * mantissas_.size();
+      } else {
+        for (const Block& block : alike) of_device.push_back(&block);
+      }
+      wave = wave.subspan(alike.size());
     }
+    for (size_t m = 0; m < mantissas_.size() && !of_device.empty(); ++m) {
+      TabulateOnDevice(of_device, m);
+    }
+    ParallelFor(
+        tasks.size(), [&](size_t task) { TabulateHere(tasks[task]); }, elements * kLooksPerValue);
+  }
+
+  void TabulateOnDevice(std::span<const Block* const> blocks, size_t m) {
+    std::vector<DeviceBlock> described;
+    for (const Block* const block : blocks) described.push_back(Describe(*block, m));
+    options_.device->Tabulate(described, mantissas_[m], [&](size_t table, TableSums& sums) {
+      const size_t column = table / tensors_.size(), t = table % tensors_.size();
+      (column < parts_ ? tables_[m][column][t] : sums_[t]).Add(TableOf(sums));
+    });
+  }
+
+  // Describes the parts of a block, and their sum if it is wanted.
+  DeviceBlock Describe(const Block& block, size_t m) {
+    const TensorSources& sources = tensors_[block.tensor];
+    const size_t columns = parts_ + (m == 0 && !sums_.empty() ? 1 : 0);
+    DeviceBlock described;
+    bool of_host = false;
+    for (size_t column = 0; column < columns; ++column) {
+      const bool is_recorded = column < parts_ && parts_ == sources.recordings.size();
+      const Source source = is_recorded ? sources.recordings[column] : Source();
+      DevicePiece& piece = described.pieces.emplace_back();
+      piece.table = column * tensors_.size() + block.tensor;
+      piece.count = static_cast<uint32_t>(is_recorded ? ElementsOf(source, block) : block.count);
+      if (IsOnDevice(source)) {
+        piece.dtype = source.tensor->info->dtype;
+        piece.grad_scale = source.grad_scale;
+        piece.on_device = source.tensor->memory + block.begin * DTypeSize(piece.dtype);
+      }
+      of_host |= piece.on_device == nullptr;
+    }
+    if (!of_host) return described;
+    described.fill = [this, &block, m](std::span<const std::span<float>> to) {
+      BlockLoader loader(options_.accumulation);
+      loader.Read(tensors_[block.tensor], block);
+      for (size_t column = 0; column < to.size(); ++column) {
+        if (to[column].empty()) continue;
+        const std::span<const float> values =
+            column == parts_ ? loader.Sum() : loader.Values(column);
+        std::ranges::copy(values, to[column].begin());
+        if (column < parts_ && m == 0) AddChannels(block, column, values);
+      }
+    };
+    return described;
   }
 
   // The tensor as a part has it; the sum of all has the shape of the first.
@@ -205,7 +280,7 @@ class PassTabulator {
     return parts_ == sources.recordings.size() ? sources.recordings[part].tensor : sources.first;
   }
 
-  void Tabulate(std::span<const Block> blocks) {
+  void TabulateHere(std::span<const Block> blocks) {
     // Of each part at each mantissa, and of the sum. A failure leaves none behind.
     static thread_local std::vector<std::unique_ptr<Tabulator>> tabulators;
     while (tabulators.size() < parts_ * mantissas_.size() + 1) {
@@ -236,10 +311,14 @@ class PassTabulator {
       for (size_t m = 0; m < (IsOfFew(block.tensor) ? 1 : mantissas_.size()); ++m) {
         AddScaled(values, mantissas_[m], *tabulators[m * parts_ + part]);
       }
-      ChannelMaxima& channels = channels_[part][block.tensor];
-      if (!channels.empty()) channels.Add(block.begin, values);
+      AddChannels(block, part, values);
     }
     if (!sums_.empty()) tabulators[parts_ * mantissas_.size()]->Add(loader.Sum());
+  }
+
+  void AddChannels(const Block& block, size_t part, std::span<const float> values) {
+    ChannelMaxima& channels = channels_[part][block.tensor];
+    if (!channels.empty()) channels.Add(block.begin, values);
   }
 
   void TakeTables(size_t t, std::span<const std::unique_ptr<Tabulator>> tabulators) {
@@ -269,7 +348,9 @@ class PassTabulator {
     }
   }
 
-  const std::vector<TensorSources>& tensors_;
+  std::vector<TensorSources> tensors_;
+  std::deque<TraceTensor> fetched_;                    // of the device's memory ...
+  std::vector<std::vector<std::byte>> fetched_bytes_;  // ... and what they hold
   size_t parts_;
   std::vector<float> mantissas_;
   const StepOptions& options_;
@@ -281,16 +362,17 @@ class PassTabulator {
 
 // Forward tensors of micro-steps have no sum: all are tabulated, and added up where the gradients
 // have one part.
-void AddForward(const std::vector<TensorSources>& tensors, size_t recordings, StepOptions options,
+void AddForward(std::vector<TensorSources> tensors, size_t recordings, StepOptions options,
                 StepTables& tables) {
   if (tensors.empty()) return;
   options.accumulation = Accumulation::kQuantizeThenSum;
-  PassTabulator tabulator(tensors, recordings, false, {1}, options);
+  const size_t count = tensors.size();
+  PassTabulator tabulator(std::move(tensors), recordings, false, {1}, options);
   tabulator.Run();
   PartTables found = tabulator.Take(0);
   const size_t parts = tables.parts.size();
   for (size_t part = parts; part < found.size(); ++part) {
-    for (size_t t = 0; t < tensors.size(); ++t) found[0][t].Add(std::move(found[part][t]));
+    for (size_t t = 0; t < count; ++t) found[0][t].Add(std::move(found[part][t]));
   }
   for (size_t part = 0; part < parts; ++part) {
     std::ranges::move(found[part], std::back_inserter(tables.parts[part]));
@@ -331,8 +413,8 @@ StepTables TabulateStep(const TraceStep& step, const StepOptions& options) {
     const std::string name = std::filesystem::path(file->place).filename().string();
     tables.files.push_back({name, file->file_bytes});
   }
-  const std::vector<TensorSources> gradients = CollectTensors(step, Pass::kBackward);
-  const std::vector<TensorSources> forward = CollectTensors(step, Pass::kForward);
+  std::vector<TensorSources> gradients = CollectTensors(step, Pass::kBackward);
+  std::vector<TensorSources> forward = CollectTensors(step, Pass::kForward);
   tables.tensors.reserve(gradients.size() + forward.size());
   std::ranges::transform(gradients, std::back_inserter(tables.tensors), Describe);
   std::ranges::transform(forward, std::back_inserter(tables.tensors), Describe);
@@ -341,14 +423,14 @@ StepTables TabulateStep(const TraceStep& step, const StepOptions& options) {
   std::ranges::copy_if(options.mantissas, std::back_inserter(mantissas),
                        [](float mantissa) { return mantissa != 1; });
   const size_t parts = tables.micro_steps.size();
-  PassTabulator tabulator(gradients, parts, parts > 1, mantissas, options);
+  PassTabulator tabulator(std::move(gradients), parts, parts > 1, mantissas, options);
   tabulator.Run();
   tables.parts = tabulator.Take(0);
   tables.sums = tabulator.TakeSums();
   for (size_t m = 1; m < mantissas.size(); ++m) {
     tables.by_mantissa[mantissas[m]] = tabulator.Take(m);
   }
-  AddForward(forward, step.recordings.size(), options, tables);
+  AddForward(std::move(forward), step.recordings.size(), options, tables);
   if (!options.scaled.empty()) tables.scaled = MeasureScaledStep(step, options.scaled);
   return tables;
 }

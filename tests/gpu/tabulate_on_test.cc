@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "dlsim/measure.h"
@@ -62,11 +61,6 @@ class HostDevice final : public ComputeDevice {
   void Decode(const Format&, std::span<const std::byte>, std::span<float>) override {}
 };
 
-std::vector<TensorTable> WithoutChannels(std::vector<TensorTable> tables) {
-  for (TensorTable& table : tables) table.channels.clear();
-  return tables;
-}
-
 class TabulateOnTest : public TraceDirectoryTest {
  protected:
   TraceStep TwoMicroSteps() {
@@ -80,26 +74,22 @@ class TabulateOnTest : public TraceDirectoryTest {
 
 TEST_F(TabulateOnTest, GivesTheTablesOfTheCpu) {
   const TraceStep step = TwoMicroSteps();
-  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
   for (const Accumulation accumulation : kAccumulations) {
-    const StepOptions options = OptionsOf(accumulation);
+    StepOptions options = OptionsOf(accumulation);
+    options.mantissas = {1.5f};
     const StepTables expected = TabulateStep(step, options);
-    const size_t parts = expected.parts.size();
-    const DeviceTables got = TabulateOn(device_, tensors, parts, parts > 1, 1, options);
-    ASSERT_EQ(got.parts.size(), parts);
-    for (size_t part = 0; part < parts; ++part) {
-      EXPECT_EQ(got.parts[part], WithoutChannels(expected.parts[part]));
-    }
-    EXPECT_EQ(got.sums, WithoutChannels(expected.sums));
-    const PartTables scaled = TabulateAt(1.5f, expected.parts, step, options);
-    EXPECT_EQ(TabulateOn(device_, tensors, parts, false, 1.5f, options).parts, scaled);
+    options.device = &device_;
+    const StepTables got = TabulateStep(step, options);
+    EXPECT_EQ(got, expected);
+    EXPECT_EQ(TabulateAt(1.5f, got.parts, step, options), expected.by_mantissa.at(1.5f));
   }
 }
 
 TEST_F(TabulateOnTest, TensorsOnTheDeviceAreTabulatedWhereTheyLie) {
   TraceStep step = TwoMicroSteps();
   step.recordings.resize(1);
-  const PartTables expected = TabulateStep(step, {}).parts;
+  StepTables expected = TabulateStep(step, {});
+  for (TensorTable& table : expected.parts.front()) table.channels.clear();
   std::vector<std::vector<std::byte>> memory;
   for (TraceTensor& tensor : step.recordings.front().tensors) {
     std::vector<std::byte>& bytes =
@@ -109,24 +99,7 @@ TEST_F(TabulateOnTest, TensorsOnTheDeviceAreTabulatedWhereTheyLie) {
     tensor.source = nullptr;
     tensor.device = 0;
   }
-  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
-  const DeviceTables got = TabulateOn(device_, tensors, 1, false, 1, {});
-  EXPECT_EQ(got.parts.front(), WithoutChannels(expected.front()));
-}
-
-TEST_F(TabulateOnTest, ShowsTheHostAllValues) {
-  const TraceStep step = TwoMicroSteps();
-  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
-  std::vector<uint64_t> seen(tensors.size());
-  std::mutex mutex;
-  TabulateOn(device_, tensors, 2, true, 1, {},
-             [&](size_t tensor, size_t part, uint64_t begin, std::span<const float> values) {
-               const std::lock_guard lock(mutex);
-               EXPECT_LT(part, 2u);
-               EXPECT_LE(begin + values.size(), tensors[tensor].elements);
-               seen[tensor] += values.size();
-             });
-  for (size_t t = 0; t < tensors.size(); ++t) EXPECT_EQ(seen[t], 2 * tensors[t].elements);
+  EXPECT_EQ(TabulateStep(step, OptionsOf(Accumulation::kQuantizeThenSum, &device_)), expected);
 }
 
 }  // namespace
