@@ -106,6 +106,12 @@ DLSIM_HOST_DEVICE constexpr CodecSpec MakeCodecSpec(const Conversion& conversion
   return s;
 }
 
+// A code with what became of the value.
+struct EncodeResult {
+  uint32_t code = 0;
+  uint32_t overflows = 0;  // all ones: finite input became infinity, or was clamped; else zero
+};
+
 namespace codec {
 
 inline constexpr uint32_t kSignBit = 0x80000000;
@@ -181,16 +187,11 @@ DLSIM_HOST_DEVICE constexpr uint32_t RoundMagnitude(const CodecSpec& s, uint32_t
   }
 }
 
-struct Rounded {
-  uint32_t code;
-  Mask overflows;  // finite input became infinity, or was clamped by saturation
-};
-
 // Applies the overflow and subnormal rules to a rounded magnitude; `input` is the float32
 // magnitude it came from, not NaN.
 template <Rounding kRounding>
-DLSIM_HOST_DEVICE constexpr Rounded BoundMagnitude(const CodecSpec& s, uint32_t rounded,
-                                                   uint32_t input, Mask negative) {
+DLSIM_HOST_DEVICE constexpr EncodeResult BoundMagnitude(const CodecSpec& s, uint32_t rounded,
+                                                        uint32_t input, Mask negative) {
   const Mask beyond = MaskOf(s.max_code < rounded);
   Mask stays_finite = 0;  // by the direction of rounding
   if constexpr (kRounding == Rounding::kTowardZero) stays_finite = ~0u;
@@ -225,23 +226,6 @@ DLSIM_HOST_DEVICE constexpr uint32_t RoundBelowMinPositive(const CodecSpec& s, u
   return up & MaskOf(magnitude != 0) & 1;
 }
 
-// Encodes float32 bits; see EncodeWith.
-template <Rounding kRounding>
-DLSIM_HOST_DEVICE constexpr Rounded EncodeBits(const CodecSpec& s, uint32_t bits, uint32_t random) {
-  const uint32_t magnitude = bits & ~kSignBit;
-  const Mask negative = MaskOf(bits != magnitude);
-  const uint32_t sign = (bits & kSignBit) >> s.sign_shift;
-  if (!s.gradual && magnitude < s.min_positive_bits) {
-    return {sign | RoundBelowMinPositive<kRounding>(s, magnitude, negative, random), 0};
-  }
-  const uint32_t rounded = RoundMagnitude<kRounding>(s, magnitude, negative, random);
-  const Rounded bounded = BoundMagnitude<kRounding>(s, rounded, magnitude, negative);
-  const uint32_t payload = (magnitude & kMantissaMask) >> s.dropped_bits;
-  const Mask nan = MaskOf(magnitude > kInfinityBits);
-  return {sign | Select(nan, s.nan_code | payload, bounded.code),
-          bounded.overflows & MaskOf(magnitude < kInfinityBits)};
-}
-
 // Returns the float32 magnitude bits of a magnitude code. Exact; NaN becomes quiet.
 DLSIM_HOST_DEVICE constexpr uint32_t DecodeMagnitude(const CodecSpec& s, uint32_t magnitude) {
   const uint32_t shifted = magnitude << s.dropped_bits;
@@ -263,19 +247,24 @@ DLSIM_HOST_DEVICE constexpr uint32_t DecodeMagnitude(const CodecSpec& s, uint32_
 
 }  // namespace codec
 
-// A code with what became of the value.
-struct EncodeResult {
-  uint32_t code = 0;
-  bool overflows = false;  // finite input, output infinity (or clamped when saturating)
-};
-
 // Encodes one float32 bit pattern. NaN keeps its sign and top mantissa bits and becomes quiet; -0
 // and negative values that underflow become -0. `random` are 32 random bits for kStochastic.
 template <Rounding kRounding>
-DLSIM_HOST_DEVICE constexpr EncodeResult EncodeWith(const CodecSpec& spec, uint32_t bits,
+DLSIM_HOST_DEVICE constexpr EncodeResult EncodeWith(const CodecSpec& s, uint32_t bits,
                                                     uint32_t random) {
-  const codec::Rounded result = codec::EncodeBits<kRounding>(spec, bits, random);
-  return {result.code, result.overflows != 0};
+  using namespace codec;
+  const uint32_t magnitude = bits & ~kSignBit;
+  const Mask negative = MaskOf(bits != magnitude);
+  const uint32_t sign = (bits & kSignBit) >> s.sign_shift;
+  if (!s.gradual && magnitude < s.min_positive_bits) {
+    return {sign | RoundBelowMinPositive<kRounding>(s, magnitude, negative, random), 0};
+  }
+  const uint32_t rounded = RoundMagnitude<kRounding>(s, magnitude, negative, random);
+  const EncodeResult bounded = BoundMagnitude<kRounding>(s, rounded, magnitude, negative);
+  const uint32_t payload = (magnitude & kMantissaMask) >> s.dropped_bits;
+  const Mask nan = MaskOf(magnitude > kInfinityBits);
+  return {sign | Select(nan, s.nan_code | payload, bounded.code),
+          bounded.overflows & MaskOf(magnitude < kInfinityBits)};
 }
 
 // As above for a rounding mode known at run time.

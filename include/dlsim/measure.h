@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "dlsim/codec.h"
+#include "dlsim/convert.h"
 #include "dlsim/tensor_stats.h"
 
 namespace dlsim {
@@ -19,19 +19,12 @@ inline constexpr size_t kSumLanes = 32;
 inline constexpr size_t kChunkElements = 4096;
 inline constexpr size_t kBlockElements = size_t{1} << 16;
 
-// One question about an array: scale (a float32 multiplication), encode, decode, unscale by the
-// float32 reciprocal of the scale.
-struct Measurement {
-  Conversion conversion;
-  float scale = 1.0f;
-  RandomStream random = {};  // for Rounding::kStochastic
-};
-
-// Answers one question about an array, on all threads.
-TensorStats Measure(std::span<const float> values, const Measurement& question);
+// Measures what encoding an array, decoding it and unscaling it by the float32 reciprocal of the
+// scale would do, on all threads.
+TensorStats Measure(std::span<const float> values, const ArrayConversion& question);
 
 // Answers several questions in one pass over the array; one result per question.
 std::vector<TensorStats> Measure(std::span<const float> values,
-                                 std::span<const Measurement> questions);
+                                 std::span<const ArrayConversion> questions);
 
 }  // namespace dlsim

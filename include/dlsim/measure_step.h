@@ -116,8 +116,8 @@ struct TensorAnswer {
 using StepAnswer = std::vector<TensorAnswer>;
 
 // Measures the gradients of a step on all threads. Throws Error if reading fails.
-std::vector<StepAnswer> MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
-                                    const StepOptions& options);
+StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
+                       const StepOptions& options);
 
 // Returns the sum of the finite elements of each gradient of a step as recorded, over micro-steps.
 std::vector<double> SumGradients(const TraceStep& step);

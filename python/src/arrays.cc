@@ -161,7 +161,7 @@ std::span<const float> FloatsOf(const Elements& values, float grad_scale,
 }
 
 std::vector<TensorStats> MeasureElements(const Elements& values,
-                                         std::span<const Measurement> questions) {
+                                         std::span<const ArrayConversion> questions) {
   std::vector<float> room;
   const std::span<const float> floats = FloatsOf(values, 1, room);
   const TensorTable table = Tabulate(floats);
@@ -254,9 +254,9 @@ ArrayConversion ConversionOf(const Conversion& conversion, const Draws& draws) {
   return {conversion, ScaleOf(scale), {seed, stream}, 0};
 }
 
-std::vector<Measurement> QuestionsOf(const std::vector<Question>& questions,
-                                     const RandomStream& random) {
-  std::vector<Measurement> result;
+std::vector<ArrayConversion> QuestionsOf(const std::vector<Question>& questions,
+                                         const RandomStream& random) {
+  std::vector<ArrayConversion> result;
   for (const auto& [conversion, scale] : questions) {
     result.push_back({conversion, ScaleOf(scale), random});
   }
@@ -332,7 +332,7 @@ void QuantizeInto(const Input& values, const std::string& element, const Convers
 
 nb::list MeasureArray(const Input& values, const std::string& element,
                       const std::vector<Question>& questions, uint64_t seed, uint32_t stream) {
-  const std::vector<Measurement> asked = QuestionsOf(questions, {seed, stream});
+  const std::vector<ArrayConversion> asked = QuestionsOf(questions, {seed, stream});
   const Elements from = ElementsOf(values, element);
   std::vector<TensorStats> stats;
   {

@@ -40,8 +40,8 @@ Conversion ConversionOf(const NamedFormat& format, const std::string& rounding,
 
 // Throws UsageError unless the scale is a positive float32 number.
 ArrayConversion ConversionOf(const Conversion& conversion, const Draws& draws);
-std::vector<Measurement> QuestionsOf(const std::vector<Question>& questions,
-                                     const RandomStream& random);
+std::vector<ArrayConversion> QuestionsOf(const std::vector<Question>& questions,
+                                         const RandomStream& random);
 
 // Returns the counters of each as a dictionary by name.
 nb::list CountersOf(const std::vector<TensorStats>& stats);
@@ -75,7 +75,7 @@ std::span<const float> FloatsOf(const Elements& values, float grad_scale, std::v
 
 // Each sum is the exact one, rounded once, where a table tells it; see docs/numerics.md.
 std::vector<TensorStats> MeasureElements(const Elements& values,
-                                         std::span<const Measurement> questions);
+                                         std::span<const ArrayConversion> questions);
 
 enum class Unscale : bool { kNo, kYes };
 

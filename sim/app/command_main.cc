@@ -24,6 +24,7 @@
 #include "sim/app/commands.h"
 #include "sim/base/caller.h"
 #include "sim/base/output_file.h"
+#include "src/base/file.h"
 
 namespace dlsim::sim {
 namespace {

@@ -21,10 +21,10 @@
 #include "sim/app/commands.h"
 #include "sim/app/shared_options.h"
 #include "sim/base/output_file.h"
+#include "src/base/file.h"
 #include "src/device/compute_device.h"
 #include "src/measure/step_blocks.h"
 #include "src/trace/npy.h"
-#include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
 namespace {

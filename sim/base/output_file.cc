@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
+#include "src/base/file.h"
 
 namespace dlsim::sim {
 namespace {
@@ -192,23 +192,6 @@ void RemoveTemporaries() {
   for (const Slot& slot : slots) {
     if (slot.used) unlink(slot.path.data());
   }
-}
-
-// Signals interrupt a write, and a pipe may have been opened not to block.
-bool WriteBytes(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
-    if (count == 0) errno = ENOSPC;  // nothing would ever be written
-    if (count > 0) {
-      bytes.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN) {
-      pollfd writable = {.fd = descriptor, .events = POLLOUT, .revents = 0};
-      poll(&writable, 1, -1);
-    } else if (errno != EINTR) {
-      return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace dlsim::sim

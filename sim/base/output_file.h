@@ -71,8 +71,4 @@ struct ResultFiles {
 // writes at once. Async-signal-safe.
 void RemoveTemporaries();
 
-// Writes all of them, however often a signal interrupts it or a pipe is full. False if the device
-// is full or gone; errno says why.
-bool WriteBytes(int descriptor, std::string_view bytes);
-
 }  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
-#include "src/trace/read_only_file.h"
+#include "src/base/file.h"
 
 namespace dlsim::sim {
 namespace {

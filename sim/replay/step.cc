@@ -596,8 +596,7 @@ void Step::Measure(StepQuestion question, std::span<const size_t> gradients,
       question.tensor_scales = std::move(scales);
     }
   }
-  StepAnswer measured =
-      std::move(MeasureStep(some, std::span(&question, 1), opened_->options).front());
+  StepAnswer measured = MeasureStep(some, question, opened_->options);
   Check();
   for (size_t i = 0; i < gradients.size(); ++i) {
     const size_t t = gradients[i];
@@ -682,7 +681,7 @@ void Step::MeasureForward(const Conversion& conversion, std::span<const uint8_t>
   StepOptions one_by_one = opened_->options;
   one_by_one.accumulation = Accumulation::kQuantizeThenSum;
   const StepQuestion question = {.conversion = conversion};
-  StepAnswer measured = std::move(MeasureStep(step, std::span(&question, 1), one_by_one).front());
+  StepAnswer measured = MeasureStep(step, question, one_by_one);
   Check();
   const std::vector<TensorRef> order = DescribeTensors(step);
   for (size_t i = 0; i < measured.size(); ++i) {

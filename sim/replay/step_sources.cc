@@ -18,7 +18,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
-#include "src/trace/read_only_file.h"
+#include "src/base/file.h"
 
 namespace dlsim::sim {
 namespace {

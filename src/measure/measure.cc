@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
+#include <limits>
+#include <optional>
 
+#include "dlsim/measure_step.h"
 #include "src/base/check.h"
 #include "src/base/parallel.h"
 #include "src/measure/measure_chunk.h"
+#include "src/measure/step_blocks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "src/measure/measure.cc"
@@ -24,7 +29,7 @@ namespace HWY_NAMESPACE {
 inline constexpr uint32_t kOverflows = 0x80000000;
 
 template <Rounding kRounding>
-HWY_NOINLINE void EncodeChunk(const CodecSpec& of_chunk, const Measurement& question,
+HWY_NOINLINE void EncodeChunk(const CodecSpec& of_chunk, const ArrayConversion& question,
                               uint64_t first_index, const float* HWY_RESTRICT values, size_t count,
                               uint32_t* HWY_RESTRICT codes) {
   const CodecSpec spec = of_chunk;
@@ -32,7 +37,7 @@ HWY_NOINLINE void EncodeChunk(const CodecSpec& of_chunk, const Measurement& ques
   ForEachRun<kRounding>(spec, scale, question.random, first_index, values, count,
                         [&](size_t begin, size_t end, const uint32_t* random) HWY_ATTR {
                           for (size_t i = begin; i < end; ++i) {
-                            const codec::Rounded result = codec::EncodeBits<kRounding>(
+                            const EncodeResult result = EncodeWith<kRounding>(
                                 spec, std::bit_cast<uint32_t>(values[i] * scale),
                                 kRounding == Rounding::kStochastic ? random[i - begin] : 0);
                             codes[i] = result.code | (result.overflows & kOverflows);
@@ -43,7 +48,7 @@ HWY_NOINLINE void EncodeChunk(const CodecSpec& of_chunk, const Measurement& ques
 // Counts the elements of a chunk and adds up their squares: the definitions of docs/numerics.md,
 // section 4. In one loop compilers would not find vectors.
 TensorStats MeasureChunkOnTarget(const float* HWY_RESTRICT values, size_t count,
-                                 uint64_t first_index, const Measurement& question,
+                                 uint64_t first_index, const ArrayConversion& question,
                                  const AccumulatedChunk* into) {
   alignas(64) uint32_t codes[kChunkElements];
   alignas(64) float outputs[kChunkElements];  // decoded, still scaled
@@ -115,6 +120,7 @@ TensorStats MeasureChunkOnTarget(const float* HWY_RESTRICT values, size_t count,
           .quantized_sum_of_squares = AddLanes(quantized)};
 }
 
+// Returns the float64 sum of squares of a chunk in the order of measure.h.
 double SumOfSquaresOnTarget(const float* values, size_t count) {
   alignas(64) SumLanes sums{};
   ForEachLane(count, [&](size_t i, size_t lane)
@@ -122,6 +128,7 @@ double SumOfSquaresOnTarget(const float* values, size_t count) {
   return AddLanes(sums);
 }
 
+// Returns the sum of the finite values of a chunk in the same order.
 double SumOnTarget(const float* values, size_t count) {
   alignas(64) SumLanes sums{};
   ForEachLane(count, [&](size_t i, size_t lane) HWY_ATTR {
@@ -147,24 +154,14 @@ DLSIM_EXPORT(SumOnTarget);
 }  // namespace
 
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
-                         const Measurement& question, const AccumulatedChunk* sums) {
+                         const ArrayConversion& question, const AccumulatedChunk* sums) {
   DLSIM_CHECK(values.size() <= kChunkElements);
   return DLSIM_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index, question,
                                               sums);
 }
 
-double SumOfSquaresOfChunk(std::span<const float> values) {
-  DLSIM_CHECK(values.size() <= kChunkElements);
-  return DLSIM_DISPATCH(SumOfSquaresOnTarget)(values.data(), values.size());
-}
-
-double SumOfChunk(std::span<const float> values) {
-  DLSIM_CHECK(values.size() <= kChunkElements);
-  return DLSIM_DISPATCH(SumOnTarget)(values.data(), values.size());
-}
-
 std::vector<TensorStats> Measure(std::span<const float> values,
-                                 std::span<const Measurement> questions) {
+                                 std::span<const ArrayConversion> questions) {
   const size_t blocks = (values.size() + kBlockElements - 1) / kBlockElements;
   std::vector<TensorStats> partial(blocks * questions.size());
   ParallelForBlocks(values.size(), [&](size_t first, size_t count) {
@@ -172,7 +169,8 @@ std::vector<TensorStats> Measure(std::span<const float> values,
     for (size_t begin = first; begin < first + count; begin += kChunkElements) {
       const size_t length = std::min(kChunkElements, first + count - begin);
       for (size_t q = 0; q < questions.size(); ++q) {
-        of_block[q].Merge(MeasureChunk(values.subspan(begin, length), begin, questions[q]));
+        of_block[q].Merge(MeasureChunk(values.subspan(begin, length),
+                                       questions[q].first_index + begin, questions[q]));
       }
     }
   });
@@ -181,8 +179,189 @@ std::vector<TensorStats> Measure(std::span<const float> values,
   return totals;
 }
 
-TensorStats Measure(std::span<const float> values, const Measurement& question) {
+TensorStats Measure(std::span<const float> values, const ArrayConversion& question) {
   return Measure(values, std::span(&question, 1)).front();
+}
+
+namespace {
+
+// Looks at gradients, unscaled and still scaled.
+GradientDetail DetailOf(const DetailQuestion& question, std::span<const float> unscaled,
+                        std::span<const float> scaled) {
+  const bool limit_unscaled = question.limit_domain == ClipDomain::kUnscaled;
+  GradientDetail detail;
+  for (size_t i = 0; i < unscaled.size(); ++i) {
+    const float gradient = std::fabs(unscaled[i]), still_scaled = std::fabs(scaled[i]);
+    if (question.sums) {
+      detail.scaled_sum += double{scaled[i]};
+      detail.scaled_sum_of_squares += double{still_scaled} * double{still_scaled};
+    }
+    const bool replaces = gradient > detail.absmax || std::isnan(gradient);  // and NaN stays
+    detail.absmax = replaces ? gradient : detail.absmax;
+    detail.below_edge += still_scaled < question.edge ? 1 : 0;
+    detail.above_edge += still_scaled >= question.edge ? 1 : 0;
+    detail.above_limit += (limit_unscaled ? gradient : still_scaled) > question.limit ? 1 : 0;
+  }
+  detail.elements = unscaled.size();
+  if (!std::isfinite(detail.absmax)) detail.absmax = std::numeric_limits<float>::infinity();
+  return detail;
+}
+
+// What a block holds.
+struct BlockAnswer {
+  std::vector<TensorStats> parts;
+  double unscaled_squares = 0, scaled_squares = 0;  // of the sums over the parts
+  GradientDetail detail;
+};
+
+// A step that is measured; see MeasureStep.
+struct Work {
+  const TraceStep& step;
+  const StepQuestion& question;
+  const StepOptions& options;
+  std::vector<TensorSources> tensors;
+  std::vector<int64_t> parts;
+
+  ArrayConversion ConversionOf(size_t tensor, size_t part) const {
+    ArrayConversion how = {question.conversion, question.ScaleOf(tensor), {}};
+    if (how.conversion.rounding == Rounding::kStochastic) {
+      how.random = {options.seed,
+                    StreamOf(tensors[tensor].first->info->name, step.step, parts[part])};
+    }
+    return how;
+  }
+};
+
+BlockAnswer MeasureBlock(const Work& work, const Block& block) {
+  BlockLoader loader(work.options.accumulation);
+  loader.Read(work.tensors[block.tensor], block);
+  BlockAnswer answer;
+  answer.parts.resize(work.parts.size());
+  std::vector<float> unscaled, scaled;
+  for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
+    unscaled.assign(std::min(kChunkElements, block.count - begin), 0.0f);
+    scaled.assign(unscaled.size(), 0.0f);
+    for (size_t part = 0; part < work.parts.size(); ++part) {
+      const std::span<const float> values = loader.Values(part);
+      if (begin >= values.size()) continue;
+      const size_t count = std::min(kChunkElements, values.size() - begin);
+      const AccumulatedChunk sums = {std::span(unscaled).first(count),
+                                     std::span(scaled).first(count)};
+      answer.parts[part].Merge(MeasureChunk(values.subspan(begin, count), block.begin + begin,
+                                            work.ConversionOf(block.tensor, part), &sums));
+    }
+    answer.unscaled_squares +=
+        DLSIM_DISPATCH(SumOfSquaresOnTarget)(unscaled.data(), unscaled.size());
+    answer.scaled_squares += DLSIM_DISPATCH(SumOfSquaresOnTarget)(scaled.data(), scaled.size());
+    const std::optional<DetailQuestion>& detail = work.question.detail;
+    if (detail) answer.detail.Merge(DetailOf(*detail, unscaled, scaled));
+  }
+  return answer;
+}
+
+}  // namespace
+
+StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
+                       const StepOptions& options) {
+  const Work work = {step, question, options, CollectTensors(step, Pass::kBackward),
+                     PartNumbers(step, options.accumulation)};
+  StepAnswer answer(work.tensors.size());
+  for (TensorAnswer& tensor : answer) {
+    TensorAnswer::Rest& rest = tensor.MakeRest();
+    rest.parts.resize(work.parts.size());
+    rest.converted_squares = 0;
+  }
+  const auto measure = [&](std::span<const Block> wave) {
+    std::vector<BlockAnswer> found(wave.size());
+    uint64_t elements = 0;
+    for (const Block& block : wave) elements += block.count;
+    ParallelFor(
+        wave.size(), [&](size_t i) { found[i] = MeasureBlock(work, wave[i]); },
+        2 * elements * work.parts.size());
+    for (size_t i = 0; i < wave.size(); ++i) {
+      TensorAnswer& tensor = answer[wave[i].tensor];
+      TensorAnswer::Rest& rest = tensor.MakeRest();
+      for (size_t part = 0; part < work.parts.size(); ++part) {
+        rest.parts[part].Merge(found[i].parts[part]);
+      }
+      *rest.converted_squares += found[i].unscaled_squares;
+      tensor.scaled_sum_finite &= std::isfinite(found[i].scaled_squares);
+      rest.detail.Merge(found[i].detail);
+    }
+  };
+  ForEachWave(work.tensors, measure, options.memory_bytes);
+  for (TensorAnswer& tensor : answer) {
+    TensorAnswer::Rest& rest = tensor.MakeRest();
+    for (const TensorStats& part : rest.parts) tensor.total.Merge(part);
+    if (rest.parts.size() == 1) rest.parts.clear();
+    tensor.unscaled_finite = std::isfinite(*rest.converted_squares);
+  }
+  return answer;
+}
+
+namespace {
+
+// Adds what of(tensor, values) returns for the blocks of each gradient, over all parts, to `zero`.
+template <class Result, class Of>
+std::vector<Result> OverBlocks(const TraceStep& step, Accumulation accumulation, const Result& zero,
+                               const Of& of) {
+  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
+  std::vector<Result> results(tensors.size(), zero);
+  ForEachWave(tensors, [&](std::span<const Block> wave) {
+    std::vector<Result> of_block(wave.size(), zero);
+    ParallelFor(wave.size(), [&](size_t i) {
+      BlockLoader loader(accumulation);
+      loader.Read(tensors[wave[i].tensor], wave[i]);
+      for (size_t part = 0; part < loader.part_count(); ++part) {
+        of_block[i] += of(wave[i].tensor, loader.Values(part));
+      }
+    });
+    for (size_t i = 0; i < wave.size(); ++i) results[wave[i].tensor] += of_block[i];
+  });
+  return results;
+}
+
+}  // namespace
+
+std::vector<double> SumGradients(const TraceStep& step) {
+  const auto sum_of = [](size_t, std::span<const float> values) {
+    double sum = 0;
+    for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
+      sum += DLSIM_DISPATCH(SumOnTarget)(&values[begin],
+                                         std::min(kChunkElements, values.size() - begin));
+    }
+    return sum;
+  };
+  return OverBlocks(step, Accumulation::kQuantizeThenSum, 0.0, sum_of);
+}
+
+std::vector<std::valarray<uint64_t>> CountGradients(
+    const TraceStep& step, Accumulation accumulation,
+    std::span<const std::vector<uint32_t>> magnitudes) {
+  const std::valarray<uint64_t> zero(magnitudes.size());
+  return OverBlocks(step, accumulation, zero, [&](size_t tensor, std::span<const float> values) {
+    std::valarray<uint64_t> counts = zero;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      uint32_t count = 0;
+      for (const float value : values) {
+        count += (std::bit_cast<uint32_t>(value) & ~codec::kSignBit) >= magnitudes[i][tensor];
+      }
+      counts[i] = count;
+    }
+    return counts;
+  });
+}
+
+uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
+  uint32_t hash = 2166136261u;
+  const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 16777619u; };
+  for (const char c : tensor) add(static_cast<uint8_t>(c));
+  for (const int64_t number : {step, micro}) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      add(static_cast<uint8_t>(static_cast<uint64_t>(number) >> shift));
+    }
+  }
+  return hash;
 }
 
 }  // namespace dlsim

@@ -20,15 +20,9 @@ struct AccumulatedChunk {
 };
 
 // Measures at most kChunkElements values on the calling thread; adds each result to `sums`, if any.
-// `first_index` is the index of values[0] in the random stream.
+// `first_index` is the index of values[0] in the random stream, instead of the question's.
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
-                         const Measurement& question, const AccumulatedChunk* sums = nullptr);
-
-// Returns the float64 sum of squares of a chunk in the order of measure.h.
-double SumOfSquaresOfChunk(std::span<const float> values);
-
-// Returns the sum of the finite values of a chunk in the same order.
-double SumOfChunk(std::span<const float> values);
+                         const ArrayConversion& question, const AccumulatedChunk* sums = nullptr);
 
 // The partial sums of a chunk, one per lane.
 using SumLanes = std::array<double, kSumLanes>;

@@ -53,10 +53,10 @@ size_t ElementsOf(const Source& source, const Block& block) {
 
 namespace {
 
-// Blocks measured together: many, since threads wait for each other at the end. What is found in
-// them, and the bytes that are read before for them, may take such parts of the memory of a step.
-constexpr size_t kBlocksPerWave = 256, kMostBlocksPerWave = size_t{1} << 16;
-constexpr uint64_t kPartForFindings = 16, kPartForReading = 4;
+// Blocks measured together: many, since threads wait for each other at the end. The bytes that are
+// read before for them may take such a part of the memory of a step.
+constexpr size_t kBlocksPerWave = 4096;
+constexpr uint64_t kPartForReading = 4;
 
 // Where the parts of a block begin in a buffer: whole cache lines for each.
 constexpr size_t kBufferAlignment = 64;
@@ -91,19 +91,14 @@ void ReadBefore(const TensorSources& sources, Block& block) {
 }
 
 // Blocks of one wave: fewer where bytes, of all recordings, have to be read before.
-size_t BlocksPerWave(const std::vector<TensorSources>& tensors, const WaveBounds& bounds) {
-  size_t blocks = kBlocksPerWave;
-  if (bounds.block_bytes > 0) {
-    const uint64_t fit = bounds.memory_bytes / kPartForFindings / bounds.block_bytes;
-    blocks = std::clamp<uint64_t>(fit, kBlocksPerWave, kMostBlocksPerWave);
-  }
+size_t BlocksPerWave(const std::vector<TensorSources>& tensors, uint64_t memory_bytes) {
   ptrdiff_t most = 0;  // recordings of a tensor that are read in order
   for (const TensorSources& sources : tensors) {
     most = std::max(most, std::ranges::count_if(sources.recordings, ReadsInOrder));
   }
-  if (most == 0) return blocks;
+  if (most == 0) return kBlocksPerWave;
   const size_t bytes_per_block = static_cast<size_t>(most) * kBlockElements * sizeof(double);
-  return std::clamp<size_t>(bounds.memory_bytes / kPartForReading / bytes_per_block, 1, blocks);
+  return std::clamp<size_t>(memory_bytes / kPartForReading / bytes_per_block, 1, kBlocksPerWave);
 }
 
 bool HasReadBefore(const Block& block, size_t recording) {
@@ -168,9 +163,9 @@ void ReadBlock(const TensorSources& sources, const Block& block,
 
 void ForEachWave(const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work,
-                 const WaveBounds& bounds) {
+                 uint64_t memory_bytes) {
   std::vector<Block> blocks = CutIntoBlocks(tensors);
-  const size_t wave_size = BlocksPerWave(tensors, bounds);
+  const size_t wave_size = BlocksPerWave(tensors, memory_bytes);
   for (size_t first = 0; first < blocks.size(); first += wave_size) {
     const std::span<Block> wave(blocks.data() + first, std::min(wave_size, blocks.size() - first));
     for (Block& block : wave) ReadBefore(tensors[block.tensor], block);

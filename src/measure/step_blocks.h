@@ -52,17 +52,12 @@ enum class Pass : uint8_t { kBackward, kForward };
 // point into `step`.
 std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass);
 
-// What bounds the blocks of one group.
-struct WaveBounds {
-  uint64_t memory_bytes = kDefaultMemoryBytes;  // as StepOptions::memory_bytes
-  uint64_t block_bytes = 0;                     // what is found in a block takes; 0 = not known
-};
-
 // Calls work(blocks) for consecutive groups of the blocks of all tensors, in order. What is read in
-// order, this reads before; the rest is read by whoever works on a block.
+// order, this reads before, as far as StepOptions::memory_bytes allow; the rest is read by whoever
+// works on a block.
 void ForEachWave(const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work,
-                 const WaveBounds& bounds = {});
+                 uint64_t memory_bytes = kDefaultMemoryBytes);
 
 // Converts out.size() elements at `from` (any alignment) and divides by the loss scale they still
 // carry, as a multiplication with its float32 reciprocal. F64 rounds to nearest even.

@@ -29,9 +29,9 @@
 
 #include "dlsim/error.h"
 #include "src/base/check.h"
+#include "src/base/file.h"
 #include "src/table/exact_sum.h"
 #include "src/trace/npz.h"
-#include "src/trace/read_only_file.h"
 #include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
 
@@ -87,17 +87,6 @@ std::string WithoutSlash(std::string folder) {
   return folder;
 }
 
-bool WriteAll(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count == 0) errno = ENOSPC;
-    if (count <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
-
 // A temporary file, locked as long as its writer lives: whoever can lock it may remove it.
 class Temporary {
  public:
@@ -130,7 +119,7 @@ class Temporary {
   Temporary& operator=(const Temporary&) = delete;
 
   void Write(std::string_view bytes) const {
-    if (!WriteAll(descriptor_, bytes)) Fail(target_, "cannot be written");
+    if (!WriteBytes(descriptor_, bytes)) Fail(target_, "cannot be written");
     int failed = fsync(descriptor_);
     while (failed != 0 && errno == EINTR) failed = fsync(descriptor_);
     if (failed != 0) Fail(target_, "cannot be written");
@@ -439,28 +428,19 @@ struct ScaledRow {
 };
 
 std::vector<Column> Columns(const ScaledRow& row) {
-  const TensorStats& stats = row.of.stats;
-  return {Of(row, "format", row.format),
-          Of(row, "tensor", row.tensor),
-          Of(row, "axis", row.axis),
-          Of(row, "elements", stats.elements),
-          Of(row, "zeros", stats.zeros),
-          Of(row, "nan", stats.nan),
-          Of(row, "inf", stats.inf),
-          Of(row, "underflow", stats.underflow),
-          Of(row, "subnormal", stats.subnormal),
-          Of(row, "overflow", stats.overflow),
-          Of(row, "nonfinite_outputs", stats.nonfinite_outputs),
-          Of(row, "absmax", stats.absmax),
-          Of(row, "sum_of_squares", stats.sum_of_squares),
-          Of(row, "error_sum_of_squares", stats.error_sum_of_squares),
-          Of(row, "underflow_sum_of_squares", stats.underflow_sum_of_squares),
-          Of(row, "quantized_sum_of_squares", stats.quantized_sum_of_squares),
-          Of(row, "mean_channel_harm", row.of.mean_channel_harm),
-          Of(row, "worst_channel_harm", row.of.worst_channel_harm),
-          Of(row, "channels", row.of.channels),
-          Of(row, "min_scale", row.of.min_scale),
-          Of(row, "max_scale", row.of.max_scale)};
+  std::vector<Column> columns = {Of(row, "format", row.format), Of(row, "tensor", row.tensor),
+                                 Of(row, "axis", row.axis)};
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kIsMember) {
+      columns.push_back(Of(row, counter.kRow.name, row.of.stats.*counter.kRow.of));
+    }
+  });
+  columns.insert(columns.end(),
+                 {Of(row, "mean_channel_harm", row.of.mean_channel_harm),
+                  Of(row, "worst_channel_harm", row.of.worst_channel_harm),
+                  Of(row, "channels", row.of.channels), Of(row, "min_scale", row.of.min_scale),
+                  Of(row, "max_scale", row.of.max_scale)});
+  return columns;
 }
 
 // numpy's text of the type of a row.

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "src/base/file.h"
 #include "src/trace/npz.h"
-#include "src/trace/read_only_file.h"
 #include "src/trace/recording.h"
 #include "src/trace/safetensors.h"
 #include "src/trace/strict_json.h"

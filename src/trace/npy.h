@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dlsim/trace.h"
-#include "src/trace/read_only_file.h"
+#include "src/base/file.h"
 
 namespace dlsim {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "src/trace/read_only_file.h"
+#include "src/base/file.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim {

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "src/base/file.h"
 #include "src/trace/npy.h"
-#include "src/trace/read_only_file.h"
 #include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "src/trace/read_only_file.h"
+#include "src/base/file.h"
 
 namespace dlsim {
 

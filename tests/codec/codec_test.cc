@@ -91,7 +91,7 @@ void ExpectAsOracle(const Conversion& conversion, const CodecSpec& spec, uint32_
   const bool code_is_negative = (result.code >> (CodeBits(conversion.format) - 1)) != 0;
   ASSERT_EQ(code_is_negative, std::signbit(value)) << std::hex << bits;
   if (!saturate) {
-    ASSERT_EQ(result.overflows, !std::isfinite(expected)) << value;
+    ASSERT_EQ(result.overflows != 0, !std::isfinite(expected)) << value;
   } else {
     Conversion unbounded = conversion;
     unbounded.overflow = Overflow::kInfinity;

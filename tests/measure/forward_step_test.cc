@@ -67,10 +67,9 @@ std::vector<std::string> NamesOf(const std::vector<TensorRef>& tensors) {
 
 TEST_F(ForwardStep, GradientsAreMeasuredWithoutIt) {
   const TraceStep step = Load();
-  const std::vector<StepQuestion> questions = {{{kFp16}, 64.0f}};
   const std::vector<std::string> names = {"w.grad", "fc.act_grad", "fc.act", "w.value", "late.act"};
   EXPECT_EQ(NamesOf(DescribeTensors(step)), names);
-  const StepAnswer measured = std::move(MeasureStep(step, questions, {}).front());
+  const StepAnswer measured = MeasureStep(step, {{kFp16}, 64.0f}, {});
   ASSERT_EQ(measured.size(), 2u);
   EXPECT_EQ(measured[0].Part(0).absmax, 2);
   EXPECT_EQ(SumGradients(step), (std::vector<double>{2 * (1 + 2), 2 * (0.5 + 0.25)}));

@@ -23,9 +23,9 @@ class MeasureStepTest : public TraceDirectoryTest {
  protected:
   GradientDetail DetailOf(const std::vector<float>& values) {
     dir_.Write("step-0.safetensors", BuildSafetensors({FloatTensor("w.grad", values)}));
-    std::vector<StepQuestion> questions = {{{kBf16}}};
-    questions.front().detail.emplace();
-    return MeasureStep(Open().Load(0), questions, {}).front().front().rest().detail;
+    StepQuestion question = {{kBf16}};
+    question.detail.emplace();
+    return MeasureStep(Open().Load(0), question, {}).front().rest().detail;
   }
 };
 
@@ -40,26 +40,6 @@ TEST_F(MeasureStepTest, AnyElementThatIsNotFiniteMakesAbsmaxInfinite) {
   }
 }
 
-// Questions that come to the same conversion and scale of a tensor are measured once.
-TEST_F(MeasureStepTest, QuestionsTogetherAreAnsweredAsEachAlone) {
-  const std::vector<BuiltTensor> tensors = {FloatTensor("w.grad", GradientLike(70000, false)),
-                                            FloatTensor("b.grad", GradientLike(100, true))};
-  dir_.Write("step-0.safetensors", BuildSafetensors(tensors));
-  const TraceStep step = Open().Load(0);
-  std::vector<StepQuestion> questions = {
-      {{kFp16}, 8.0f},
-      {{kFp16}, 1.0f, {8.0f, 4.0f}},
-      {{kFp16}, 8.0f, {}, DetailQuestion{.edge = 2.0f, .sums = false}},
-      {{kFp16}, 4.0f, {}, DetailQuestion{.limit = 0.5f}},
-      {{kFp16}, 4.0f},
-      {{kFp16, Rounding::kStochastic}, 4.0f},
-      {{kFp16, Rounding::kStochastic}, 1.0f, {4.0f, 4.0f}}};
-  const std::vector<StepAnswer> together = MeasureStep(step, questions, {});
-  for (size_t q = 0; q < questions.size(); ++q) {
-    ExpectSameBits(together[q], MeasureStep(step, std::span(&questions[q], 1), {}).front());
-  }
-}
-
 // Threads and memory, which bounds the blocks that are measured at once, change no digit.
 TEST_F(MeasureStepTest, DigitsAreTheSameForAnyThreadsAndMemory) {
   for (const std::string micro : {"0", "1"}) {
@@ -68,15 +48,15 @@ TEST_F(MeasureStepTest, DigitsAreTheSameForAnyThreadsAndMemory) {
                                  FloatTensor("b.grad", GradientLike(100, false))}));
   }
   const TraceStep step = Open().Load(0);
-  const std::vector<StepQuestion> questions = {{{kFp16, Rounding::kStochastic}, 8.0f},
-                                               {{kBf16}, 3.0f, {}, DetailQuestion{.edge = 2.0f}}};
-  const std::vector<StepAnswer> expected = MeasureStep(step, questions, {});
-  for (const int threads : {1, 2, 3, 8}) {
-    const WantedThreadsFor wanted(threads);
-    for (const uint64_t memory : {uint64_t{1}, uint64_t{1} << 20, kDefaultMemoryBytes}) {
-      const std::vector<StepAnswer> answers =
-          MeasureStep(step, questions, {.memory_bytes = memory});
-      for (size_t q = 0; q < questions.size(); ++q) ExpectSameBits(answers[q], expected[q]);
+  for (const StepQuestion& question :
+       {StepQuestion{{kFp16, Rounding::kStochastic}, 8.0f},
+        StepQuestion{{kBf16}, 3.0f, {}, DetailQuestion{.edge = 2.0f}}}) {
+    const StepAnswer expected = MeasureStep(step, question, {});
+    for (const int threads : {1, 2, 3, 8}) {
+      const WantedThreadsFor wanted(threads);
+      for (const uint64_t memory : {uint64_t{1}, uint64_t{1} << 20, kDefaultMemoryBytes}) {
+        ExpectSameBits(MeasureStep(step, question, {.memory_bytes = memory}), expected);
+      }
     }
   }
 }

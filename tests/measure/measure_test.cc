@@ -60,7 +60,7 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceForEveryFormatModeAndScale) {
       for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
         for (const float scale : {0.0f, 0x1p-14f, 1.0f, 32768.0f, 2e15f, 3e38f,
                                   std::numeric_limits<float>::infinity()}) {
-          const Measurement question = {
+          const ArrayConversion question = {
               {format.format, static_cast<Rounding>(mode), overflow}, scale, {99, 5}};
           SCOPED_TRACE(format.name + " mode " + std::to_string(mode) + " scale " +
                        std::to_string(scale));
@@ -76,7 +76,7 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceOnBoundariesAndAllLengths) {
   std::vector<float> values;
   for (const uint32_t bits : BoundaryBits(kFp16)) values.push_back(std::bit_cast<float>(bits));
   for (const Format& format : {kFp16, kBf16, kCb16}) {
-    const Measurement question = {{format}, 2.0f};
+    const ArrayConversion question = {{format}, 2.0f};
     for (size_t begin = 0; begin + kChunkElements <= values.size(); begin += kChunkElements) {
       const auto chunk = std::span<const float>(values).subspan(begin, kChunkElements);
       ExpectSame(MeasureChunk(chunk, 0, question), MeasureChunkReference(chunk, 0, question));
@@ -89,7 +89,7 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceOnBoundariesAndAllLengths) {
 }
 
 // The measurement of an array by its definition.
-TensorStats MeasureByReference(std::span<const float> values, const Measurement& question) {
+TensorStats MeasureByReference(std::span<const float> values, const ArrayConversion& question) {
   TensorStats total;
   for (size_t block = 0; block < values.size(); block += 65536) {
     TensorStats of_block;
@@ -136,7 +136,7 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceOnFiniteBoundariesOfEveryFormat) {
         }
       }
       SCOPED_TRACE(format.name + " scale 2^" + std::to_string(k));
-      const Measurement question = {{format.format}, std::ldexp(1.0f, k), {}};
+      const ArrayConversion question = {{format.format}, std::ldexp(1.0f, k), {}};
       ExpectSame(Measure(values, question), MeasureByReference(values, question));
     }
   }
@@ -145,7 +145,7 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceOnFiniteBoundariesOfEveryFormat) {
 TEST_P(MeasureOnTarget, EqualsTheReferenceForAllLengthsAndAlignments) {
   const std::vector<float> values = GradientLike(65600, false);
   for (const Format& format : {kFp16, kBf16, kCb16}) {
-    const Measurement question = {{format}, 8.0f, {}};
+    const ArrayConversion question = {{format}, 8.0f, {}};
     std::vector<size_t> lengths = {4095, 4096, 4097, 65535, 65536, 65537};
     for (size_t length = 0; length <= 100; ++length) lengths.push_back(length);
     for (const size_t length : lengths) {
@@ -157,7 +157,7 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceForAllLengthsAndAlignments) {
 
 TEST_P(MeasureOnTarget, AccumulatesUnscaledResultsInFloat32) {
   const std::vector<float> values = GradientLike(1000, false);
-  const Measurement question = {{kCb16}, 1024.0f};
+  const ArrayConversion question = {{kCb16}, 1024.0f};
   std::vector<float> sums(values.size(), 1.0f), scaled_sums(values.size(), 2.0f);
   const AccumulatedChunk into = {sums, scaled_sums};
   ExpectSame(MeasureChunk(values, 0, question, &into), MeasureChunkReference(values, 0, question));
@@ -172,8 +172,8 @@ TEST_P(MeasureOnTarget, AccumulatesUnscaledResultsInFloat32) {
 
 TEST(Measure, OnePassOverManyBlocksEqualsChunksMergedInOrder) {
   const std::vector<float> values = GradientLike(300001, true);
-  const std::vector<Measurement> questions = {{{kFp16}, 1.0f},
-                                              {{kCb16, Rounding::kStochastic}, 8.0f, {1, 2}}};
+  const std::vector<ArrayConversion> questions = {{{kFp16}, 1.0f},
+                                                  {{kCb16, Rounding::kStochastic}, 8.0f, {1, 2}}};
   const std::vector<TensorStats> together = Measure(values, questions);
   for (size_t q = 0; q < questions.size(); ++q) {
     const TensorStats total = MeasureByReference(values, questions[q]);
@@ -190,17 +190,17 @@ TEST(Measure, KeepsSubnormalsWhateverTheCallersEnvironment) {
 #ifdef __x86_64__
   _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zeros
 #endif
-  const TensorStats stats = Measure(values, Measurement{{kBf16}, 3.0f});
+  const TensorStats stats = Measure(values, ArrayConversion{{kBf16}, 3.0f});
   std::fesetenv(&saved);
   EXPECT_EQ(stats.underflow, 0u);
-  EXPECT_EQ(stats.sum_of_squares, Measure(values, Measurement{{kBf16}, 3.0f}).sum_of_squares);
+  EXPECT_EQ(stats.sum_of_squares, Measure(values, ArrayConversion{{kBf16}, 3.0f}).sum_of_squares);
 }
 
 TEST(Measure, CountsWhatTheDefinitionsSay) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> values = {0.0f,    -0.0f,   1.0f,   0x1p-25f, -0x1p-26f, 0x1p-20f,
                                      65519.f, 65520.f, -1e30f, inf,      -inf,      std::nanf("")};
-  const TensorStats stats = Measure(values, Measurement{{kFp16}});
+  const TensorStats stats = Measure(values, ArrayConversion{{kFp16}});
   EXPECT_EQ(stats.elements, 12u);
   EXPECT_EQ(stats.zeros, 2u);
   EXPECT_EQ(stats.inf, 2u);
@@ -213,7 +213,7 @@ TEST(Measure, CountsWhatTheDefinitionsSay) {
   EXPECT_EQ(stats.absmax, 1e30f);
   EXPECT_DOUBLE_EQ(stats.underflow_fraction(), 2.0 / 7);
   EXPECT_DOUBLE_EQ(stats.energy_lost(), (0x1p-50 + 0x1p-52) / stats.sum_of_squares);
-  EXPECT_EQ(Measure({}, Measurement{{kFp16}}).elements, 0u);
+  EXPECT_EQ(Measure({}, ArrayConversion{{kFp16}}).elements, 0u);
 }
 
 }  // namespace

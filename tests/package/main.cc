@@ -14,7 +14,7 @@ int main() {
   const std::vector<float> values = {1.0f, 0x1p-40f, 1e10f};
   std::vector<uint16_t> codes(values.size());
   dlsim::EncodeArray({{dlsim::kCb16}}, values, std::span<uint16_t>(codes));
-  const dlsim::TensorStats stats = dlsim::Measure(values, dlsim::Measurement{{dlsim::kCb16}});
+  const dlsim::TensorStats stats = dlsim::Measure(values, dlsim::ArrayConversion{{dlsim::kCb16}});
 #ifdef HAS_CUDA
   const dlsim::gpu::DeviceList list = dlsim::gpu::Devices();
   if (list.devices.empty() == list.problem.empty()) return 1;

@@ -118,11 +118,11 @@ class StaticComparison {
  private:
   void CompareStep(const ObservedStep& step) {
     const TraceStep recorded = reader_.Load(step.index);
-    std::vector<StepQuestion> questions;
+    std::vector<StepAnswer> measured;
     for (const ObservedStep::Run& run : step.runs) {
-      questions.push_back({run.run.conversion, static_cast<float>(run.record.scale)});
+      const auto scale = static_cast<float>(run.record.scale);
+      measured.push_back(MeasureStep(recorded, {run.run.conversion, scale}, {}));
     }
-    const std::vector<StepAnswer> measured = MeasureStep(recorded, questions, {});
     for (size_t part = 0; part < recorded.recordings.size(); ++part) {
       const std::filesystem::path place = recorded.recordings[part].place;
       ASSERT_TRUE(files_.contains(place.filename().string())) << place;
@@ -306,7 +306,10 @@ void CompareFp16WithCb16(const std::string& directory) {
     for (size_t i = 0; i < reader.step_count(); ++i) {
       const TraceStep recorded = reader.Load(i);
       const std::vector<TensorRef> tensors = DescribeTensors(recorded);
-      const std::vector<StepAnswer> measured = MeasureStep(recorded, questions, {});
+      std::vector<StepAnswer> measured;
+      for (const StepQuestion& question : questions) {
+        measured.push_back(MeasureStep(recorded, question, {}));
+      }
       for (size_t q = 0; q < questions.size(); q += 2) {
         for (size_t t = 0; t < measured[q].size(); ++t) {
           for (size_t part = 0; part < recorded.recordings.size(); ++part) {

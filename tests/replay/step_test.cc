@@ -259,8 +259,7 @@ void ExpectToldAsMeasured(const Step& step, const StepQuestion& question,
                           const StepOptions& options) {
   const TraceStep& recorded = *step.recorded();
   const StepAnswer& told = *step.Ask(question);
-  const StepAnswer found =
-      std::move(MeasureStep(recorded, std::span(&question, 1), options).front());
+  const StepAnswer found = MeasureStep(recorded, question, options);
   const std::vector<double> squares = SquaresOfSums(recorded);
   ASSERT_EQ(told.size(), found.size());
   double told_norm = 0, found_norm = 0;
@@ -416,7 +415,7 @@ TEST(Step, ErrorsAtScalesThatAreNoPowersOfTwoAreClose) {
     for (const int exponent : {0, 10, 18}) {
       const StepQuestion question = {{format}, std::ldexp(kMantissa, exponent)};
       const TensorStats told = step.Ask(question)->front().total;
-      const TensorStats found = MeasureStep(recorded, std::span(&question, 1), {})[0][0].total;
+      const TensorStats found = MeasureStep(recorded, question, {})[0].total;
       ExpectToldAsMeasured(told, found, question.scale);
       EXPECT_NEAR(told.error_sum_of_squares / found.error_sum_of_squares, 1, 1e-4);
     }

@@ -15,7 +15,7 @@ namespace dlsim {
 
 // Measures at most kChunkElements values; `first_index` is that of values[0] in the random stream.
 inline TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,
-                                         const Measurement& question) {
+                                         const ArrayConversion& question) {
   const CodecSpec spec = MakeCodecSpec(question.conversion);
   const double of_scale = std::fabs(double{question.scale});
   const double of_magnitudes = of_scale == 0 ? 0 : 1 / of_scale;

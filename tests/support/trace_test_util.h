@@ -23,7 +23,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/trace.h"
-#include "src/trace/read_only_file.h"
+#include "src/base/file.h"
 
 namespace dlsim {
 

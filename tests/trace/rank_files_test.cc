@@ -221,8 +221,7 @@ TEST_F(RankFiles, AFileThatIsCutMeanwhileIsNamed) {
   const TraceStep step = Open().Load(0);
   std::filesystem::resize_file(Path("step-1.rank-1.safetensors"), 300'000);
   const StepQuestion question = {.conversion = {kFp16}};
-  ExpectInputError([&] { MeasureStep(step, std::span(&question, 1), {}); },
-                   {"step-1.rank-1.safetensors"});
+  ExpectInputError([&] { MeasureStep(step, question, {}); }, {"step-1.rank-1.safetensors"});
 }
 
 TEST_F(RankFiles, GivenOneByOneAreRefused) {

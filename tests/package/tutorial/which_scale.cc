@@ -30,7 +30,7 @@ void ConvertTensor() {
   std::vector<uint16_t> codes(gradients.size());
   dlsim::EncodeArray({{dlsim::kCb16}}, gradients, std::span<uint16_t>(codes));
   const dlsim::TensorStats stats =
-      dlsim::Measure(gradients, dlsim::Measurement{{dlsim::kCb16}, 32768.0f});
+      dlsim::Measure(gradients, dlsim::ArrayConversion{{dlsim::kCb16}, 32768.0f});
   std::printf("1 is 0x%04X; at 2^15 %d values underflow, %d overflow\n", codes[0],
               static_cast<int>(stats.underflow), static_cast<int>(stats.overflow));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is read: files, opened once, then read with pread, and what else header parsers read from.
+// Files: opened once, then read with pread; what else header parsers read from; bytes written.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 namespace dlsim {
@@ -72,5 +73,9 @@ ByteSource FileSource(std::shared_ptr<const ReadOnlyFile> file);
 
 // Reads a whole text file of at most `max_bytes`; throws InputError.
 std::string ReadTextFile(const std::string& path, uint64_t max_bytes);
+
+// Writes all of them, however often a signal interrupts it or a pipe is full. False if the device
+// is full or gone; errno says why.
+bool WriteBytes(int descriptor, std::string_view bytes);
 
 }  // namespace dlsim

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/read_only_file.h"
+#include "src/base/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -109,6 +110,23 @@ std::string ReadTextFile(const std::string& path, uint64_t max_bytes) {
   std::string text(file->size(), '\0');
   file->ReadAt(0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+// Signals interrupt a write, and a pipe may have been opened not to block.
+bool WriteBytes(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
+    if (count == 0) errno = ENOSPC;  // nothing would ever be written
+    if (count > 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+    } else if (errno == EAGAIN) {
+      pollfd writable = {.fd = descriptor, .events = POLLOUT, .revents = 0};
+      poll(&writable, 1, -1);
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace dlsim
