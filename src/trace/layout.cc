@@ -739,11 +739,11 @@ void AddShards(const std::string& index_path, TracePlan& plan) {
 }
 
 void AddDump(const std::string& path, TracePlan& plan) {
-  const DumpSummary summary = SummarizeDump(NpzArchive::Open(path));
-  if (summary.steps == 0) throw InputError(Printable(path), "holds no steps");
-  plan.left_out += summary.left_out;
-  plan.file_bytes += ReadOnlyFile::Open(path)->size();
-  for (uint64_t slice = 0; slice < summary.steps; ++slice) {
+  const Dump dump = ReadDump(NpzArchive::Open(path));
+  if (dump.steps == 0) throw InputError(Printable(path), "holds no steps");
+  plan.left_out += dump.left_out;
+  plan.file_bytes += dump.file_bytes;
+  for (uint64_t slice = 0; slice < dump.steps; ++slice) {
     plan.steps.emplace_back().files.push_back(
         {.container = Container::kDump, .path = path, .slice = slice});
   }

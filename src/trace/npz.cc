@@ -121,97 +121,91 @@ void NpzArchive::ListMembers() {
                        "at most " + std::to_string(size_) + " bytes together");
     }
     left -= stat.comp_size;
-    members_.push_back({.name = name,
-                        .index = i,
-                        .size = stat.size,
-                        .is_stored = stat.comp_method == ZIP_CM_STORE});
+    members_.push_back({.name = name, .index = i, .size = stat.size});
   }
 }
 
-NpzStream::NpzStream(std::shared_ptr<NpzArchive> archive, NpzMember member)
-    : archive_(std::move(archive)), member_(std::move(member)) {}
+namespace {
 
-NpzStream::~NpzStream() {
-  const std::lock_guard lock(archive_->mutex());
-  Close();
-}
+// One pass over a member; see SourceOf.
+class NpzStream {
+ public:
+  NpzStream(std::shared_ptr<NpzArchive> archive, NpzMember member)
+      : archive_(std::move(archive)), member_(std::move(member)) {}
+  ~NpzStream() {
+    const std::lock_guard lock(archive_->mutex());
+    Close();
+  }
+  NpzStream(const NpzStream&) = delete;
+  NpzStream& operator=(const NpzStream&) = delete;
 
-void NpzStream::Read(uint64_t offset, std::span<std::byte> out, Skip skip) {
-  if (out.empty()) return;
-  const std::lock_guard lock(archive_->mutex());
-  const bool needs_checksum = skip == Skip::kByReading && has_seeked_;
-  if (file_ == nullptr || offset < position_ || needs_checksum) Reopen();
-  if (offset > position_) SkipTo(offset, skip);
-  Fill(out);
-  if (position_ == member_.size) CheckEnd();
-}
-
-void NpzStream::Reopen() {
-  Close();
-  position_ = 0;
-  has_seeked_ = false;
-  file_ = zip_fopen_index(archive_->zip(), member_.index, 0);
-  if (file_ == nullptr) Fail(zip_strerror(archive_->zip()));
-}
-
-void NpzStream::Close() {
-  if (file_ != nullptr) zip_fclose(file_);
-  file_ = nullptr;
-}
-
-void NpzStream::SkipTo(uint64_t offset, Skip skip) {
-  std::array<std::byte, 16384> ignored;
-  if (skip == Skip::kBySeeking && offset - position_ > ignored.size()) {
-    if (zip_fseek(file_, static_cast<zip_int64_t>(offset), SEEK_SET) != 0) {
-      Fail(zip_file_strerror(file_));
+  // Fills `out` from `offset` on.
+  void Read(uint64_t offset, std::span<std::byte> out) {
+    if (out.empty()) return;
+    const std::lock_guard lock(archive_->mutex());
+    if (file_ == nullptr || offset < position_) Reopen();
+    std::array<std::byte, 16384> ignored;
+    while (position_ < offset) {
+      Fill(std::span(ignored).first(std::min<uint64_t>(ignored.size(), offset - position_)));
     }
-    position_ = offset;
-    has_seeked_ = true;
-    return;
+    Fill(out);
+    if (position_ == member_.size) CheckEnd();
   }
-  while (position_ < offset) {
-    Fill(std::span(ignored).first(std::min<uint64_t>(ignored.size(), offset - position_)));
-  }
-}
 
-void NpzStream::Fill(std::span<std::byte> out) {
-  while (!out.empty()) {
-    const zip_int64_t count = zip_fread(file_, out.data(), out.size());
+ private:
+  void Reopen() {
+    Close();
+    position_ = 0;
+    file_ = zip_fopen_index(archive_->zip(), member_.index, 0);
+    if (file_ == nullptr) Fail(zip_strerror(archive_->zip()));
+  }
+
+  void Close() {
+    if (file_ != nullptr) zip_fclose(file_);
+    file_ = nullptr;
+  }
+
+  void Fill(std::span<std::byte> out) {
+    while (!out.empty()) {
+      const zip_int64_t count = zip_fread(file_, out.data(), out.size());
+      if (count < 0) Fail(zip_file_strerror(file_));
+      if (count == 0) Fail("it ends before its declared size");
+      position_ += static_cast<uint64_t>(count);
+      out = out.subspan(static_cast<size_t>(count));
+    }
+  }
+
+  // libzip compares the checksum when a read finds the end.
+  void CheckEnd() {
+    std::byte extra{};
+    const zip_int64_t count = zip_fread(file_, &extra, 1);
     if (count < 0) Fail(zip_file_strerror(file_));
-    if (count == 0) Fail("it ends before its declared size");
-    position_ += static_cast<uint64_t>(count);
-    out = out.subspan(static_cast<size_t>(count));
+    if (count > 0) Fail("it is longer than its declared size");
+    Close();
   }
-}
 
-// libzip compares the checksum when a read finds the end.
-void NpzStream::CheckEnd() {
-  std::byte extra{};
-  const zip_int64_t count = zip_fread(file_, &extra, 1);
-  if (count < 0) Fail(zip_file_strerror(file_));
-  if (count > 0) Fail("it is longer than its declared size");
-  Close();
-}
+  [[noreturn]] void Fail(const std::string& reason) const {
+    throw InputError(TensorPlace(archive_->place(), member_.name),
+                     "cannot be read: " + Printable(reason));
+  }
 
-void NpzStream::Fail(const std::string& reason) const {
-  throw InputError(TensorPlace(archive_->place(), member_.name),
-                   "cannot be read: " + Printable(reason));
-}
+  std::shared_ptr<NpzArchive> archive_;
+  NpzMember member_;
+  zip_file_t* file_ = nullptr;
+  uint64_t position_ = 0;
+};
+
+}  // namespace
 
 ByteSource SourceOf(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
   return {.place = TensorPlace(archive->place(), member.name),
           .size = member.size,
-          .read = NpzReader(std::make_shared<NpzStream>(archive, member), Skip::kByReading)};
+          .read = [stream = std::make_shared<NpzStream>(archive, member)](
+                      uint64_t offset, std::span<std::byte> out) { stream->Read(offset, out); }};
 }
 
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
   return ReadNpyHeader(SourceOf(archive, member), kTraceNpyTypes);
-}
-
-ByteReader NpzReader(std::shared_ptr<NpzStream> stream, Skip skip) {
-  return [stream = std::move(stream), skip](uint64_t offset, std::span<std::byte> out) {
-    stream->Read(offset, out, skip);
-  };
 }
 
 namespace {

@@ -18,10 +18,9 @@
 namespace dlsim {
 
 struct NpzMember {
-  std::string name;       // without .npy
-  uint64_t index = 0;     // in the archive
-  uint64_t size = 0;      // as the archive declares it; verified while reading
-  bool is_stored = true;  // not compressed
+  std::string name;    // without .npy
+  uint64_t index = 0;  // in the archive
+  uint64_t size = 0;   // as the archive declares it; verified while reading
 };
 
 // An open archive whose directory has been checked. Its members are never held in memory.
@@ -57,46 +56,13 @@ class NpzArchive {
   std::vector<NpzMember> members_;
 };
 
-// How to get to the data: reading what precedes it lets the checksum of the member be verified at
-// its end; seeking is fast over long distances, but only possible in a stored member.
-enum class Skip { kByReading, kBySeeking };
-
-// One pass over a member, restarted when asked for an earlier offset. Thread-safe, also with
-// other members of the same archive.
-class NpzStream {
- public:
-  NpzStream(std::shared_ptr<NpzArchive> archive, NpzMember member);
-  ~NpzStream();
-  NpzStream(const NpzStream&) = delete;
-  NpzStream& operator=(const NpzStream&) = delete;
-
-  // Fills `out` from `offset` on. Throws InputError for a damaged member: a wrong checksum is found
-  // when the last byte is read without having skipped any by seeking.
-  void Read(uint64_t offset, std::span<std::byte> out, Skip skip);
-
- private:
-  void Reopen();
-  void Close();
-  void SkipTo(uint64_t offset, Skip skip);
-  void Fill(std::span<std::byte> out);
-  void CheckEnd();
-  [[noreturn]] void Fail(const std::string& reason) const;
-
-  std::shared_ptr<NpzArchive> archive_;
-  NpzMember member_;
-  zip_file_t* file_ = nullptr;
-  uint64_t position_ = 0;
-  bool has_seeked_ = false;  // then the checksum of this pass is unknown
-};
-
-// Reads from the .npy file that the member is.
+// Reads from the .npy file that the member is, in one pass, which is restarted when asked for an
+// earlier offset. Thread-safe, also with other members of the same archive. Throws InputError for a
+// damaged member: a wrong checksum is found when the last byte is read.
 ByteSource SourceOf(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
 
 // Reads and checks the .npy header of `member`.
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
-
-// Reads from the bytes of the stream's member.
-ByteReader NpzReader(std::shared_ptr<NpzStream> stream, Skip skip);
 
 struct NpzBytes {
   std::string name;      // of the array

@@ -58,74 +58,39 @@ bool IsLeftOut(const std::shared_ptr<NpzArchive>& archive, const NpzMember& memb
 
 }  // namespace
 
-DumpSummary SummarizeDump(const std::shared_ptr<NpzArchive>& archive) {
-  DumpSummary summary;
-  const NpzMember* first = nullptr;
+Dump ReadDump(const std::shared_ptr<NpzArchive>& archive, const TraceOptions* options) {
+  Dump dump = {.file_bytes = archive->size()};
+  bool is_first = true;
   for (const NpzMember& member : archive->members()) {
     if (IsLeftOut(archive, member)) {
-      ++summary.left_out;
-    } else if (first == nullptr) {
-      first = &member;
+      ++dump.left_out;
+      continue;
     }
+    const std::string place = TensorPlace(archive->place(), member.name);
+    const NpyHeader header = ReadNpzHeader(archive, member);
+    const uint64_t steps = StepsOf(*archive, member, header);
+    if (!std::exchange(is_first, false) && steps != dump.steps) {
+      throw InputError(place, "arrays differ in their number of steps", std::to_string(dump.steps),
+                       std::to_string(steps));
+    }
+    dump.steps = steps;
+    if (steps == 0 || options == nullptr || !IsSelected(member.name, *options)) continue;
+    TensorInfo info = {member.name,
+                       DumpRole(member.name),
+                       TraceDType(place, header.descr, options->npy_void2),
+                       {header.shape.begin() + 1, header.shape.end()}};
+    dump.arrays.push_back(
+        {.info = std::move(info),
+         .elements = header.elements / steps,
+         .source = std::make_shared<const ByteReader>(SourceOf(archive, member).read),
+         .begin = header.data_start,
+         .reads_in_order = true});
   }
-  if (first == nullptr) {
+  if (is_first) {
     throw InputError(archive->place(), "holds no values of a training",
                      "arrays named <module>.bwd... or <module>.fwd...");
   }
-  summary.steps = StepsOf(*archive, *first, ReadNpzHeader(archive, *first));
-  return summary;
-}
-
-DumpFile::DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& options)
-    : place_(archive->place()), file_bytes_(archive->size()) {
-  std::optional<uint64_t> steps;
-  for (const NpzMember& member : archive->members()) {
-    if (IsLeftOut(archive, member)) continue;
-    const std::string place = TensorPlace(place_, member.name);
-    const NpyHeader header = ReadNpzHeader(archive, member);
-    const uint64_t count = StepsOf(*archive, member, header);
-    if (count != steps.value_or(count)) {
-      throw InputError(place, "arrays differ in their number of steps", std::to_string(*steps),
-                       std::to_string(count));
-    }
-    steps = count;
-    if (count == 0 || !IsSelected(member.name, options)) continue;
-    TensorInfo info = {member.name,
-                       DumpRole(member.name),
-                       TraceDType(place, header.descr, options.npy_void2),
-                       {header.shape.begin() + 1, header.shape.end()}};
-    const TraceTensor slice = {.info = std::move(info),
-                               .elements = header.elements / count,
-                               .begin = header.data_start,
-                               .reads_in_order = true};
-    arrays_.push_back({slice, member.is_stored, std::make_shared<NpzStream>(archive, member)});
-  }
-  steps_ = steps.value_or(0);
-}
-
-std::vector<TraceTensor> DumpFile::Slice(uint64_t slice) const {
-  if (slice >= steps_) throw InputError(place_, "was changed while being read");
-  // The last step reads whatever was skipped before it, so that the checksum is verified.
-  const bool is_last = slice + 1 == steps_;
-  std::vector<TraceTensor> tensors;
-  for (const Array& array : arrays_) {
-    TraceTensor& tensor = tensors.emplace_back(array.slice);
-    tensor.begin += slice * tensor.elements * DTypeSize(tensor.info->dtype);
-    const Skip skip = array.is_stored && !is_last ? Skip::kBySeeking : Skip::kByReading;
-    tensor.source = std::make_shared<const ByteReader>(NpzReader(array.stream, skip));
-  }
-  return tensors;
-}
-
-std::shared_ptr<const DumpFile> DumpCache::Open(const std::string& path,
-                                                const TraceOptions& options) {
-  const std::lock_guard lock(mutex_);
-  if (dump_ == nullptr || path != path_) {
-    dump_ = nullptr;
-    dump_ = std::make_shared<const DumpFile>(NpzArchive::Open(path), options);
-    path_ = path;
-  }
-  return dump_;
+  return dump;
 }
 
 namespace {
@@ -184,8 +149,7 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
     const NpyHeader header = ReadNpzHeader(archive, member);
     const std::string place = TensorPlace(archive->place(), member.name);
     TraceTensor tensor = TensorOfArray(member.name, place, header, options);
-    tensor.source = std::make_shared<const ByteReader>(
-        NpzReader(std::make_shared<NpzStream>(archive, member), Skip::kByReading));
+    tensor.source = std::make_shared<const ByteReader>(SourceOf(archive, member).read);
     tensor.reads_in_order = true;
     recording.tensors.push_back(std::move(tensor));
   }
@@ -273,10 +237,21 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, Op
     case Container::kDump:
       break;
   }
-  const std::shared_ptr<const DumpFile> dump = open.dumps.Open(file.path, options);
+  const std::lock_guard lock(open.mutex);
+  if (!open.dump || file.path != open.dump_path) {
+    open.dump.reset();
+    open.dump = ReadDump(NpzArchive::Open(file.path), &options);
+    open.dump_path = file.path;
+  }
+  if (file.slice >= open.dump->steps) {
+    throw InputError(Printable(file.path), "was changed while being read");
+  }
   Recording recording;
-  recording.file_bytes = dump->file_bytes();
-  recording.tensors = dump->Slice(file.slice);
+  recording.file_bytes = open.dump->file_bytes;
+  recording.tensors = open.dump->arrays;
+  for (TraceTensor& tensor : recording.tensors) {
+    tensor.begin += file.slice * tensor.elements * DTypeSize(tensor.info->dtype);
+  }
   return recording;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,57 +34,24 @@ std::string ShardPath(const std::string& index_path, const std::string& file);
 // Returns the tensors of all shards as one recording. Throws InputError.
 Recording LoadShards(const std::string& index_path, const TraceOptions& options);
 
-// The act_dumps*.npz files of the Cerebras Model Zoo's DumpContext: several steps per file, stacked
-// along the first axis of every array.
-
-struct DumpSummary {
-  uint64_t steps = 0;
+// A file act_dumps*.npz of the Cerebras Model Zoo's DumpContext: several steps, stacked along the
+// first axis of every array.
+struct Dump {
+  uint64_t file_bytes = 0, steps = 0;
   uint64_t left_out = 0;  // arrays of the forward pass that are not floating-point numbers
+  // The first step of each array that is selected. All steps share what it is read from, so that
+  // reading them in order decompresses every array once.
+  std::vector<TraceTensor> arrays = {};
 };
 
-// Reads the directory and the headers that it needs. Throws InputError.
-DumpSummary SummarizeDump(const std::shared_ptr<NpzArchive>& archive);
-
-// A dump whose headers have been read. Its steps share one stream per array, so that reading them
-// in order decompresses every array once.
-class DumpFile {
- public:
-  // Throws InputError.
-  DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& options);
-
-  uint64_t file_bytes() const { return file_bytes_; }
-
-  // Returns the tensors of one step, which keep the archive open. Throws InputError.
-  std::vector<TraceTensor> Slice(uint64_t slice) const;
-
- private:
-  struct Array {
-    TraceTensor slice;  // the first step of the array, without what it is read from
-    bool is_stored = true;
-    std::shared_ptr<NpzStream> stream;
-  };
-
-  std::string place_;
-  uint64_t file_bytes_;
-  uint64_t steps_ = 0;
-  std::vector<Array> arrays_;
-};
-
-// Keeps the last dump open, as the steps of a trace are loaded in order. Thread-safe.
-class DumpCache {
- public:
-  // Returns the opened dump at `path`. Throws InputError.
-  std::shared_ptr<const DumpFile> Open(const std::string& path, const TraceOptions& options);
-
- private:
-  std::mutex mutex_;
-  std::string path_;
-  std::shared_ptr<const DumpFile> dump_;
-};
+// Reads the directory and the headers of a dump; without options no arrays. Throws InputError.
+Dump ReadDump(const std::shared_ptr<NpzArchive>& archive, const TraceOptions* options = nullptr);
 
 // What files that are loaded one after another have in common.
 struct OpenFiles {
-  DumpCache dumps;
+  std::mutex mutex;  // of the last dump, which stays open, as steps are loaded in order
+  std::string dump_path;
+  std::optional<Dump> dump;
   LatestHeader header;
 };
 

@@ -93,8 +93,7 @@ int FuzzNpz(const uint8_t* bytes, size_t size) {
     for (const NpzMember& member : archive->members()) {
       RunTarget([&] {
         const NpyHeader header = ReadNpzHeader(archive, member);
-        const auto stream = std::make_shared<NpzStream>(archive, member);
-        ReadBlocks(NpzReader(stream, Skip::kByReading),
+        ReadBlocks(SourceOf(archive, member).read,
                    header.data_start + header.elements * header.item_bytes);
       });
     }
@@ -105,10 +104,17 @@ int FuzzDump(const uint8_t* bytes, size_t size) {
   constexpr uint64_t kMaxSteps = 4;
   return RunTarget([&] {
     const auto archive = NpzArchive::OpenMemory("act_dumps.npz", AsBytes(bytes, size));
-    const uint64_t steps = SummarizeDump(archive).steps;
-    const DumpFile dump(archive, {});
-    for (uint64_t i = 0; i < std::min(steps, kMaxSteps); ++i) ReadTensors(dump.Slice(i));
-    if (steps > 0) ReadTensors(dump.Slice(steps - 1));
+    const TraceOptions options;
+    const Dump dump = ReadDump(archive, &options);
+    const auto read = [&](uint64_t step) {
+      std::vector<TraceTensor> tensors = dump.arrays;
+      for (TraceTensor& tensor : tensors) {
+        tensor.begin += step * tensor.elements * DTypeSize(tensor.info->dtype);
+      }
+      ReadTensors(tensors);
+    };
+    for (uint64_t i = 0; i < std::min(dump.steps, kMaxSteps); ++i) read(i);
+    if (dump.steps > 0) read(dump.steps - 1);
   });
 }
 

@@ -332,8 +332,7 @@ TEST_F(ProfileDamageTest, AChangedArrayIsNoticedOrHarmless) {
   const auto archive = NpzArchive::Open(StepPath("0000000003"));
   for (const NpzMember& member : archive->members()) {
     std::string contents(member.size, '\0');
-    NpzStream(archive, member)
-        .Read(0, std::as_writable_bytes(std::span(contents)), Skip::kByReading);
+    SourceOf(archive, member).read(0, std::as_writable_bytes(std::span(contents)));
     members.push_back({member.name, std::move(contents)});
   }
   ASSERT_EQ(members.size(), 6u);
