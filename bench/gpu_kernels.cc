@@ -14,8 +14,7 @@
 
 #include "bench/data_sets.h"
 #include "dlsim/convert.h"
-#include "dlsim/gpu/devices.h"
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "gpu/base/cuda.h"
 #include "gpu/base/device_code.h"
 #include "gpu/device/cuda_device.h"

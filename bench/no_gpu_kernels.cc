@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces gpu_kernels.cc in a build without CUDA.
 #include "bench/gpu_kernels.h"
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 #include "src/device/compute_device.h"
 
 namespace dlsim::bench {

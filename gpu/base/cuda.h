@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 
 namespace dlsim::gpu {
 

@@ -5,10 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "dlsim/codec.h"
 #include "dlsim/format.h"
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "dlsim/measure.h"
 
 // Asks for the next loop to be unrolled, so that its arrays lie in registers of a device, or not to
@@ -204,41 +205,32 @@ DLSIM_HOST_DEVICE inline float ToFloat(typename ElementOf<kDType>::Type element)
   }
 }
 
-// Returns element i of a piece whose elements are of kDType, unscaled.
-template <DType kDType>
-DLSIM_HOST_DEVICE inline float LoadValue(const Piece& piece, uint32_t i) {
-  using Element = typename ElementOf<kDType>::Type;
-  const float value = ToFloat<kDType>(reinterpret_cast<const Element*>(piece.values)[i]);
-  if (piece.inverse_grad_scale == 1.0f) return value;
-  return BitCast<float>(ScaleBits(BitCast<uint32_t>(value), piece.inverse_grad_scale));
-}
-
-template <DType kDType>
-struct DTypeTag {
-  static constexpr DType value = kDType;
-};
-
-// Calls body(DTypeTag) for a type known at run time; all threads of a block take one way.
+// Calls body(std::integral_constant) for a type known at run time; all threads of a block take one
+// way.
 template <class Body>
 DLSIM_HOST_DEVICE inline void DispatchDType(DType dtype, const Body& body) {
   switch (dtype) {
     case DType::kF32:
-      return body(DTypeTag<DType::kF32>());
+      return body(std::integral_constant<DType, DType::kF32>());
     case DType::kF64:
-      return body(DTypeTag<DType::kF64>());
+      return body(std::integral_constant<DType, DType::kF64>());
     case DType::kF16:
-      return body(DTypeTag<DType::kF16>());
+      return body(std::integral_constant<DType, DType::kF16>());
     case DType::kBF16:
-      return body(DTypeTag<DType::kBF16>());
+      return body(std::integral_constant<DType, DType::kBF16>());
   }
 }
 
-// The same of a piece of any type, where speed does not matter.
+// Returns element i of a piece, unscaled, where speed does not matter.
 DLSIM_HOST_DEVICE inline float LoadValue(const Piece& piece, uint32_t i) {
   float value = 0;
-  DispatchDType(piece.dtype,
-                [&](auto dtype) { value = LoadValue<decltype(dtype)::value>(piece, i); });
-  return value;
+  DispatchDType(piece.dtype, [&](auto dtype) {
+    constexpr DType kDType = decltype(dtype)::value;
+    using Element = typename ElementOf<kDType>::Type;
+    value = ToFloat<kDType>(reinterpret_cast<const Element*>(piece.values)[i]);
+  });
+  if (piece.inverse_grad_scale == 1.0f) return value;
+  return BitCast<float>(ScaleBits(BitCast<uint32_t>(value), piece.inverse_grad_scale));
 }
 
 // Groups of eight consecutive elements, which one thread loads and stores with accesses of 16

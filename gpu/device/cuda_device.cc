@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "gpu/base/cuda.h"
 #include "gpu/base/device_code.h"
 #include "src/base/parallel.h"
@@ -30,41 +30,41 @@ void Grow(size_t bytes, Buffer& buffer) {
 }  // namespace
 
 void Slot::Reserve(size_t input_bytes, size_t output_bytes) {
-  Grow(input_bytes, host_input_);
-  Grow(input_bytes, device_input_);
-  Grow(output_bytes, host_output_);
-  Grow(output_bytes, device_output_);
+  Grow(input_bytes, host_input);
+  Grow(input_bytes, device_input);
+  Grow(output_bytes, host_output);
+  Grow(output_bytes, device_output);
 }
 
 void Slot::Send(size_t bytes) {
-  CheckCuda(cudaMemcpyAsync(device_input_.data(), host_input_.data(), bytes, cudaMemcpyHostToDevice,
-                            stream_.get()),
+  CheckCuda(cudaMemcpyAsync(device_input.data(), host_input.data(), bytes, cudaMemcpyHostToDevice,
+                            stream.get()),
             "cudaMemcpyAsync to the device");
 }
 
 void Slot::Fetch(size_t bytes) {
-  CheckCuda(cudaMemcpyAsync(host_output_.data(), device_output_.data(), bytes,
-                            cudaMemcpyDeviceToHost, stream_.get()),
+  CheckCuda(cudaMemcpyAsync(host_output.data(), device_output.data(), bytes, cudaMemcpyDeviceToHost,
+                            stream.get()),
             "cudaMemcpyAsync from the device");
 }
 
 void Slot::Collect() {
-  if (!collect_) return;
-  CheckCuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
-  may_run_ = false;
-  std::exchange(collect_, nullptr)();
+  if (!collect) return;
+  CheckCuda(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
+  may_run = false;
+  std::exchange(collect, nullptr)();
 }
 
 Slot& SlotRing::Next(size_t input_bytes, size_t output_bytes) {
   Slot& slot = slots_[next_];
   slot.Collect();
   slot.Reserve(input_bytes, output_bytes);
-  slot.may_run_ = true;
+  slot.may_run = true;
   return slot;
 }
 
 void SlotRing::Submit(Slot& slot, std::function<void()> collect) {
-  slot.collect_ = std::move(collect);
+  slot.collect = std::move(collect);
   next_ = (next_ + 1) % kSlots;
 }
 
@@ -74,10 +74,10 @@ void SlotRing::Finish() {
 
 void SlotRing::Abandon() noexcept {
   for (Slot& slot : slots_) {
-    if (!slot.may_run_) continue;
-    static_cast<void>(cudaStreamSynchronize(slot.stream()));
-    slot.collect_ = nullptr;
-    slot.may_run_ = false;
+    if (!slot.may_run) continue;
+    static_cast<void>(cudaStreamSynchronize(slot.stream.get()));
+    slot.collect = nullptr;
+    slot.may_run = false;
   }
   static_cast<void>(cudaGetLastError());
 }
@@ -160,22 +160,22 @@ void TabulateBlocks(SlotRing& slots, std::span<const DeviceBlock> blocks, float 
     const size_t input_bytes = values + batch.staged_bytes;
     const size_t output_bytes = batch.tables.size() * sizeof(TableSums);
     Slot& slot = slots.Next(input_bytes, output_bytes);
-    auto* const pieces = reinterpret_cast<Piece*>(slot.host_input());
+    auto* const pieces = reinterpret_cast<Piece*>(slot.host_input.data());
     for (size_t i = 0; i < batch.pieces.size(); ++i) {
       const auto& [piece, staged] = batch.pieces[i];
       pieces[i] = piece;
-      if (piece.values == nullptr) pieces[i].values = slot.device_input() + values + staged;
+      if (piece.values == nullptr) pieces[i].values = slot.device_input.data() + values + staged;
     }
-    Fill(batch, slot.host_input() + values);
+    Fill(batch, slot.host_input.data() + values);
     slot.Send(input_bytes);
-    CheckCuda(cudaMemsetAsync(slot.device_output(), 0, output_bytes, slot.stream()),
+    CheckCuda(cudaMemsetAsync(slot.device_output.data(), 0, output_bytes, slot.stream.get()),
               "cudaMemsetAsync");
-    LaunchTabulate(reinterpret_cast<const Piece*>(slot.device_input()),
+    LaunchTabulate(reinterpret_cast<const Piece*>(slot.device_input.data()),
                    static_cast<uint32_t>(batch.pieces.size()), scale,
-                   reinterpret_cast<TableSums*>(slot.device_output()), slot.stream());
+                   reinterpret_cast<TableSums*>(slot.device_output.data()), slot.stream.get());
     slot.Fetch(output_bytes);
     slots.Submit(slot, [&take, tables = batch.tables,
-                        sums = reinterpret_cast<TableSums*>(slot.host_output())] {
+                        sums = reinterpret_cast<TableSums*>(slot.host_output.data())] {
       for (size_t i = 0; i < tables.size(); ++i) take(tables[i], sums[i]);
     });
   }
@@ -221,18 +221,31 @@ namespace {
 // Elements that are converted at once: some MiB, and a multiple of 8, as random streams need it.
 constexpr size_t kPieceElements = size_t{1} << 22;
 
-// Calls convert(begin, count) for the pieces of an array.
-template <class Convert>
-void ForEachPiece(size_t elements, const Convert& convert) {
-  for (size_t begin = 0; begin < elements; begin += kPieceElements) {
-    convert(begin, std::min(kPieceElements, elements - begin));
-  }
-}
-
 void CopyBytes(std::span<const std::byte> from, std::byte* to) {
   ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
     std::memcpy(to + begin, from.data() + begin, count);
   });
+}
+
+// Converts elements piece by piece: launch(slot, begin, count) converts what the slot holds.
+template <class Launch>
+void ConvertInPieces(SlotRing& slots, size_t elements, std::span<const std::byte> from,
+                     std::span<std::byte> to, const Launch& launch) {
+  const SlotUse use(slots);
+  for (size_t begin = 0; begin < elements; begin += kPieceElements) {
+    const size_t count = std::min(kPieceElements, elements - begin);
+    const size_t from_size = from.size() / elements, to_size = to.size() / elements;
+    Slot& slot = slots.Next(count * from_size, count * to_size);
+    CopyBytes(from.subspan(begin * from_size, count * from_size), slot.host_input.data());
+    slot.Send(count * from_size);
+    launch(slot, begin, count);
+    slot.Fetch(count * to_size);
+    slots.Submit(slot, [converted = slot.host_output.data(),
+                        piece = to.subspan(begin * to_size, count * to_size)] {
+      CopyBytes({converted, piece.size()}, piece.data());
+    });
+  }
+  slots.Finish();
 }
 
 }  // namespace
@@ -252,46 +265,26 @@ void CudaDevice::Read(const std::byte* from, std::span<std::byte> to) {
 void CudaDevice::Encode(const ArrayConversion& how, DType dtype, std::span<const std::byte> bytes,
                         std::span<std::byte> codes) {
   const CurrentDevice current(index_);
-  const SlotUse use(slots_);
-  const size_t size = DTypeSize(dtype), code_bytes = CodeBytes(how.conversion.format);
-  ForEachPiece(codes.size() / code_bytes, [&](size_t begin, size_t count) {
-    Slot& slot = slots_.Next(count * size, count * code_bytes);
-    CopyBytes(bytes.subspan(begin * size, count * size), slot.host_input());
-    slot.Send(count * size);
-    ArrayConversion piece = how;
-    piece.first_index += begin;
-    DeviceTensor tensor;
-    tensor.values = slot.device_input();
-    tensor.elements = count;
-    tensor.dtype = dtype;
-    tensor.codes = slot.device_output();
-    gpu::Encode(piece, tensor, slot.stream());
-    slot.Fetch(count * code_bytes);
-    slots_.Submit(slot, [from = slot.host_output(),
-                         to = codes.subspan(begin * code_bytes, count * code_bytes)] {
-      CopyBytes({from, to.size()}, to.data());
-    });
-  });
-  slots_.Finish();
+  const size_t elements = codes.size() / CodeBytes(how.conversion.format);
+  ConvertInPieces(slots_, elements, bytes, codes,
+                  [&](const Slot& slot, size_t begin, size_t count) {
+                    ArrayConversion piece = how;
+                    piece.first_index += begin;
+                    const DeviceTensor tensor = {slot.device_input.data(), count, dtype,
+                                                 slot.device_output.data()};
+                    gpu::Encode(piece, tensor, slot.stream.get());
+                  });
 }
 
 void CudaDevice::Decode(const Format& format, std::span<const std::byte> codes,
                         std::span<float> values) {
   const CurrentDevice current(index_);
-  const SlotUse use(slots_);
-  const size_t code_bytes = CodeBytes(format);
-  ForEachPiece(values.size(), [&](size_t begin, size_t count) {
-    Slot& slot = slots_.Next(count * code_bytes, count * sizeof(float));
-    CopyBytes(codes.subspan(begin * code_bytes, count * code_bytes), slot.host_input());
-    slot.Send(count * code_bytes);
-    gpu::Decode(format, slot.device_input(), reinterpret_cast<float*>(slot.device_output()), count,
-                slot.stream());
-    slot.Fetch(count * sizeof(float));
-    slots_.Submit(slot, [from = slot.host_output(), to = values.subspan(begin, count)] {
-      CopyBytes({from, to.size_bytes()}, reinterpret_cast<std::byte*>(to.data()));
-    });
-  });
-  slots_.Finish();
+  ConvertInPieces(slots_, values.size(), codes, std::as_writable_bytes(values),
+                  [&](const Slot& slot, size_t, size_t count) {
+                    gpu::Decode(format, slot.device_input.data(),
+                                reinterpret_cast<float*>(slot.device_output.data()), count,
+                                slot.stream.get());
+                  });
 }
 
 }  // namespace dlsim::gpu

@@ -23,28 +23,21 @@ void LaunchTabulate(const Piece* pieces, uint32_t piece_count, float scale, Tabl
                     Stream stream);
 
 // One of the buffers, with a stream of its own.
-class Slot {
- public:
-  std::byte* host_input() const { return host_input_.data(); }
-  std::byte* host_output() const { return host_output_.data(); }
-  std::byte* device_input() const { return device_input_.data(); }
-  std::byte* device_output() const { return device_output_.data(); }
-  Stream stream() const { return stream_.get(); }
+struct Slot {
+  PinnedBuffer<std::byte> host_input, host_output;
+  DeviceBuffer<std::byte> device_input, device_output;
+  OwnedStream stream;
+  std::function<void()> collect = {};  // what Submit was given
+  bool may_run = false;
+
+  void Reserve(size_t input_bytes, size_t output_bytes);
 
   // Begin to copy the first bytes of the host's input to the device, and of the output back.
   void Send(size_t bytes);
   void Fetch(size_t bytes);
 
- private:
-  friend class SlotRing;
-  void Reserve(size_t input_bytes, size_t output_bytes);
+  // Waits for the work of the slot, and calls `collect` once.
   void Collect();
-
-  PinnedBuffer<std::byte> host_input_, host_output_;
-  DeviceBuffer<std::byte> device_input_, device_output_;
-  OwnedStream stream_;
-  std::function<void()> collect_;  // what Submit was given
-  bool may_run_ = false;
 };
 
 // Slots of the current device. Their memory grows to what was asked for most and is kept.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the CUDA devices, and says in one line why one cannot be used.
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 
 #include <cuda_runtime.h>
 

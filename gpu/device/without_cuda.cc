@@ -3,7 +3,7 @@
 #include <string>
 
 #include "dlsim/error.h"
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 #include "src/device/compute_device.h"
 
 namespace dlsim::gpu {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that encode and decode, and their launchers.
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 
 #include <cuda_runtime.h>
 
@@ -26,52 +26,23 @@ __global__ void __launch_bounds__(kConvertThreads) EncodeKernel(EncodeJob job, C
 template <class Code, class Codec>
 void LaunchEncode(const EncodeJob& job, const Codec& codec, Rounding rounding, Stream stream) {
   const LaunchShape shape = {BlocksOf(job.elements), kConvertThreads};
-  const auto launch = [&](auto* kernel) { Launch(kEncodeCall, kernel, shape, stream, job, codec); };
-  switch (rounding) {
-    case Rounding::kNearestEven:
-      return launch(EncodeKernel<Rounding::kNearestEven, Code, Codec>);
-    case Rounding::kTowardZero:
-      return launch(EncodeKernel<Rounding::kTowardZero, Code, Codec>);
-    case Rounding::kNearestAway:
-      return launch(EncodeKernel<Rounding::kNearestAway, Code, Codec>);
-    case Rounding::kTowardPositive:
-      return launch(EncodeKernel<Rounding::kTowardPositive, Code, Codec>);
-    case Rounding::kTowardNegative:
-      return launch(EncodeKernel<Rounding::kTowardNegative, Code, Codec>);
-    case Rounding::kStochastic:
-      return launch(EncodeKernel<Rounding::kStochastic, Code, Codec>);
-  }
+  WithRounding(rounding, [&](auto mode) {
+    Launch(kEncodeCall, EncodeKernel<decltype(mode)::value, Code, Codec>, shape, stream, job,
+           codec);
+  });
 }
 
-template <class Code, class Decoder>
+template <class Code, class Codec>
 __global__ void __launch_bounds__(kConvertThreads)
-    DecodeKernel(const Code* codes, float* values, uint64_t count, Decoder decoder) {
-  DecodeOfThread(codes, values, count, decoder, blockIdx.x, threadIdx.x);
+    DecodeKernel(const Code* codes, float* values, uint64_t count, Codec codec) {
+  DecodeOfThread(codes, values, count, codec, blockIdx.x, threadIdx.x);
 }
 
-template <class Code, class Decoder>
-void LaunchDecode(const void* codes, float* values, uint64_t count, const Decoder& decoder,
+template <class Code, class Codec>
+void LaunchDecode(const void* codes, float* values, uint64_t count, const Codec& codec,
                   Stream stream) {
-  Launch(kDecodeCall, DecodeKernel<Code, Decoder>, {BlocksOf(count), kConvertThreads}, stream,
-         static_cast<const Code*>(codes), values, count, decoder);
-}
-
-template <Format kFormat>
-void LaunchTuned(const EncodeJob& job, const Conversion& conversion, Stream stream) {
-  LaunchEncode<uint16_t>(job, MakeTunedCodec<kFormat>(conversion), conversion.rounding, stream);
-}
-
-void LaunchEncode(const EncodeJob& job, const Conversion& conversion, Stream stream) {
-  const Format& format = conversion.format;
-  if (format == kFp16) return LaunchTuned<kFp16>(job, conversion, stream);
-  if (format == kBf16) return LaunchTuned<kBf16>(job, conversion, stream);
-  if (format == kCb16) return LaunchTuned<kCb16>(job, conversion, stream);
-  const AnyCodec codec = {MakeCodecSpec(conversion)};
-  if (CodeBytes(format) == sizeof(uint16_t)) {
-    LaunchEncode<uint16_t>(job, codec, conversion.rounding, stream);
-  } else {
-    LaunchEncode<uint32_t>(job, codec, conversion.rounding, stream);
-  }
+  Launch(kDecodeCall, DecodeKernel<Code, Codec>, {BlocksOf(count), kConvertThreads}, stream,
+         static_cast<const Code*>(codes), values, count, codec);
 }
 
 }  // namespace
@@ -84,26 +55,19 @@ void Encode(const ArrayConversion& how, const DeviceTensor& tensor, Stream strea
   if (tensor.elements == 0) return;
   CheckPointer(kEncodeCall, "values", tensor.values, DTypeSize(tensor.dtype));
   CheckPointer(kEncodeCall, "codes", tensor.codes, CodeBytes(how.conversion.format));
-  LaunchEncode({PieceOf(tensor), tensor.elements, how.scale, how.random, how.first_index},
-               how.conversion, stream);
+  const EncodeJob job = {PieceOf(tensor), tensor.elements, how.scale, how.random, how.first_index};
+  WithCodec(how.conversion, [&](const auto& codec, auto code) {
+    LaunchEncode<decltype(code)>(job, codec, how.conversion.rounding, stream);
+  });
 }
 
 void Decode(const Format& format, const void* codes, float* values, uint64_t count, Stream stream) {
   if (count == 0) return;
   CheckPointer(kDecodeCall, "codes", codes, CodeBytes(format));
   CheckPointer(kDecodeCall, "values", values, sizeof(float));
-  const AnyDecoder any = {MakeCodecSpec({format})};
-  if (format == kFp16) {
-    LaunchDecode<uint16_t>(codes, values, count, TunedDecoder<kFp16>(), stream);
-  } else if (format == kBf16) {
-    LaunchDecode<uint16_t>(codes, values, count, TunedDecoder<kBf16>(), stream);
-  } else if (format == kCb16) {
-    LaunchDecode<uint16_t>(codes, values, count, TunedDecoder<kCb16>(), stream);
-  } else if (CodeBytes(format) == sizeof(uint16_t)) {
-    LaunchDecode<uint16_t>(codes, values, count, any, stream);
-  } else {
-    LaunchDecode<uint32_t>(codes, values, count, any, stream);
-  }
+  WithCodec({format}, [&](const auto& codec, auto code) {
+    LaunchDecode<decltype(code)>(codes, values, count, codec, stream);
+  });
 }
 
 }  // namespace dlsim::gpu

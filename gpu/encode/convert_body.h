@@ -165,6 +165,18 @@ struct AnyCodec {
   DLSIM_HOST_DEVICE constexpr const CodecSpec& spec() const { return values; }
 };
 
+// Calls body(codec, a code) with the codec of a conversion.
+template <class Body>
+void WithCodec(const Conversion& conversion, const Body& body) {
+  const Format& format = conversion.format;
+  if (format == kFp16) return body(MakeTunedCodec<kFp16>(conversion), uint16_t());
+  if (format == kBf16) return body(MakeTunedCodec<kBf16>(conversion), uint16_t());
+  if (format == kCb16) return body(MakeTunedCodec<kCb16>(conversion), uint16_t());
+  const AnyCodec codec = {MakeCodecSpec(conversion)};
+  if (CodeBytes(format) == sizeof(uint16_t)) return body(codec, uint16_t());
+  body(codec, uint32_t());
+}
+
 // Encodes groups on the device: equal to Encode of codec.h for every input, which tests prove on
 // the host for all 2^32 of them.
 
@@ -355,21 +367,6 @@ inline uint64_t BlocksOf(uint64_t elements) {
   return (elements + kTileElements - 1) / kTileElements;
 }
 
-// A format known at compile time.
-template <Format kFormat>
-struct TunedDecoder {
-  DLSIM_HOST_DEVICE uint32_t operator()(uint32_t code) const {
-    constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
-    return dlsim::Decode(kSpec, code);
-  }
-};
-
-struct AnyDecoder {
-  CodecSpec spec;
-
-  DLSIM_HOST_DEVICE uint32_t operator()(uint32_t code) const { return dlsim::Decode(spec, code); }
-};
-
 // A store of four values leaves no gap between those of a warp's threads: the memory then takes
 // whole lines. (Loads may leave some, as with groups: the cache keeps what the next one needs.)
 inline constexpr uint32_t kQuad = 4;
@@ -392,10 +389,11 @@ DLSIM_HOST_DEVICE inline void LoadQuad(const uint32_t* from, uint32_t (&codes)[k
 }
 
 // Decodes what belongs to a thread of a block: a tile in vectors, or element by element.
-template <class Code, class Decoder>
+template <class Code, class Codec>
 DLSIM_HOST_DEVICE inline void DecodeOfThread(const Code* codes, float* values, uint64_t count,
-                                             const Decoder& decoder, uint64_t block,
-                                             uint32_t thread) {
+                                             const Codec& codec, uint64_t block, uint32_t thread) {
+  const CodecSpec spec = codec.spec();
+  const auto decode = [&](uint32_t code) { return dlsim::Decode(spec, code); };
   const uint64_t begin = block * kTileElements;
   codes += begin;
   values += begin;
@@ -404,7 +402,7 @@ DLSIM_HOST_DEVICE inline void DecodeOfThread(const Code* codes, float* values, u
     const uint32_t length = rest < kTileElements ? static_cast<uint32_t>(rest) : kTileElements;
     DLSIM_NO_UNROLL
     for (uint32_t i = thread; i < length; i += kConvertThreads) {
-      values[i] = BitCast<float>(decoder(codes[i]));
+      values[i] = BitCast<float>(decode(codes[i]));
     }
     return;
   }
@@ -416,7 +414,7 @@ DLSIM_HOST_DEVICE inline void DecodeOfThread(const Code* codes, float* values, u
   DLSIM_UNROLL
   for (uint32_t i = 0; i < kThreadQuads; ++i) {
     const uint32_t(&q)[kQuad] = quads[i];
-    StoreOnce({decoder(q[0]), decoder(q[1]), decoder(q[2]), decoder(q[3])},
+    StoreOnce({decode(q[0]), decode(q[1]), decode(q[2]), decode(q[3])},
               reinterpret_cast<Words*>(values) + i * kConvertThreads + thread);
   }
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "dlsim/table.h"
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "dlsim/enum_names.h"
 #include "dlsim/format.h"
@@ -267,24 +268,35 @@ DLSIM_HOST_DEVICE constexpr EncodeResult EncodeWith(const CodecSpec& s, uint32_t
           bounded.overflows & MaskOf(magnitude < kInfinityBits)};
 }
 
-// As above for a rounding mode known at run time.
-DLSIM_HOST_DEVICE constexpr EncodeResult Encode(const CodecSpec& spec, Rounding rounding,
-                                                uint32_t bits, uint32_t random = 0) {
+// Returns body(std::integral_constant) for a rounding mode known at run time. The body may be the
+// host's alone, which nvcc would warn of.
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
+template <class Body>
+DLSIM_HOST_DEVICE constexpr auto WithRounding(Rounding rounding, const Body& body) {
   switch (rounding) {
     case Rounding::kNearestEven:
-      return EncodeWith<Rounding::kNearestEven>(spec, bits, random);
+      return body(std::integral_constant<Rounding, Rounding::kNearestEven>());
     case Rounding::kTowardZero:
-      return EncodeWith<Rounding::kTowardZero>(spec, bits, random);
+      return body(std::integral_constant<Rounding, Rounding::kTowardZero>());
     case Rounding::kNearestAway:
-      return EncodeWith<Rounding::kNearestAway>(spec, bits, random);
+      return body(std::integral_constant<Rounding, Rounding::kNearestAway>());
     case Rounding::kTowardPositive:
-      return EncodeWith<Rounding::kTowardPositive>(spec, bits, random);
+      return body(std::integral_constant<Rounding, Rounding::kTowardPositive>());
     case Rounding::kTowardNegative:
-      return EncodeWith<Rounding::kTowardNegative>(spec, bits, random);
+      return body(std::integral_constant<Rounding, Rounding::kTowardNegative>());
     case Rounding::kStochastic:
-      return EncodeWith<Rounding::kStochastic>(spec, bits, random);
+      break;
   }
-  return {};
+  return body(std::integral_constant<Rounding, Rounding::kStochastic>());
+}
+
+// As EncodeWith.
+DLSIM_HOST_DEVICE constexpr EncodeResult Encode(const CodecSpec& spec, Rounding rounding,
+                                                uint32_t bits, uint32_t random = 0) {
+  return WithRounding(
+      rounding, [&](auto mode) { return EncodeWith<decltype(mode)::value>(spec, bits, random); });
 }
 
 // Returns whether stochastic rounding needs more than the upper 16 of the random bits: always if a

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 #include "dlsim/profile.h"
 #include "sim/base/caller.h"
 #include "sim/base/number.h"

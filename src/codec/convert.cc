@@ -733,7 +733,7 @@ bool EncodeIfTuned(Stores, const ArrayConversion&, const float*, size_t, uint16_
 
 void EncodeBlock16(Stores stores, const ArrayConversion& how, const float* values, size_t count,
                    uint16_t* codes) {
-  DispatchRounding(how.conversion.rounding, [&](auto rounding) {
+  WithRounding(how.conversion.rounding, [&](auto rounding) {
     constexpr Rounding kRounding = decltype(rounding)::value;
     if (EncodeIfTuned<kRounding>(stores, how, values, count, codes)) return;
     EncodeAny<kRounding>(how, values, count, codes);
@@ -741,7 +741,7 @@ void EncodeBlock16(Stores stores, const ArrayConversion& how, const float* value
 }
 
 void EncodeBlock32(const ArrayConversion& how, const float* values, size_t count, uint32_t* codes) {
-  DispatchRounding(how.conversion.rounding, [&](auto rounding) {
+  WithRounding(how.conversion.rounding, [&](auto rounding) {
     EncodeAny<decltype(rounding)::value>(how, values, count, codes);
   });
 }

@@ -12,7 +12,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "dlsim/codec.h"
 #include "hwy/cache_control.h"
@@ -186,26 +185,6 @@ HWY_INLINE RandomHalves PlaneOf(const RandomStream& random, uint64_t first, uint
   FillHalves(random, first + before_carry, plane, kRandomRun - before_carry,
              halves.of + before_carry);
   return halves;
-}
-
-// Calls `body` with the rounding mode as a compile-time constant.
-template <class Body>
-HWY_INLINE void DispatchRounding(Rounding rounding, const Body& body) {
-  const auto with = [&]<Rounding kMode>() { body(std::integral_constant<Rounding, kMode>()); };
-  switch (rounding) {
-    case Rounding::kNearestEven:
-      return with.template operator()<Rounding::kNearestEven>();
-    case Rounding::kTowardZero:
-      return with.template operator()<Rounding::kTowardZero>();
-    case Rounding::kNearestAway:
-      return with.template operator()<Rounding::kNearestAway>();
-    case Rounding::kTowardPositive:
-      return with.template operator()<Rounding::kTowardPositive>();
-    case Rounding::kTowardNegative:
-      return with.template operator()<Rounding::kTowardNegative>();
-    case Rounding::kStochastic:
-      return with.template operator()<Rounding::kStochastic>();
-  }
 }
 
 // Elements to fetch ahead: 2 KiB, past which nothing is gained in DRAM.

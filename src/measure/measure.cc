@@ -53,7 +53,7 @@ TensorStats MeasureChunkOnTarget(const float* HWY_RESTRICT values, size_t count,
   alignas(64) uint32_t codes[kChunkElements];
   alignas(64) float outputs[kChunkElements];  // decoded, still scaled
   const CodecSpec spec = MakeCodecSpec(question.conversion);
-  DispatchRounding(question.conversion.rounding, [&](auto rounding) {
+  WithRounding(question.conversion.rounding, [&](auto rounding) {
     EncodeChunk<decltype(rounding)::value>(spec, question, first_index, values, count, codes);
   });
   for (size_t i = 0; i < count; ++i) outputs[i] = std::bit_cast<float>(Decode(spec, codes[i]));

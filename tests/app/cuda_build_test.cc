@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
 

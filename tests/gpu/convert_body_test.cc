@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "gpu/encode/convert_body.h"
 #include "tests/exhaustive/proof_formats.h"
 #include "tests/gpu/elements.h"
@@ -22,39 +22,19 @@ namespace {
 
 template <class Code, class Codec>
 void RunEncode(const EncodeJob& job, const Codec& codec, Rounding rounding) {
-  const auto run = [&]<Rounding kRounding>() {
+  WithRounding(rounding, [&](auto mode) {
     for (uint64_t block = 0; block < BlocksOf(job.elements); ++block) {
       for (uint32_t thread = 0; thread < kConvertThreads; ++thread) {
-        EncodeOfThread<kRounding, Code>(job, codec, block, thread);
+        EncodeOfThread<decltype(mode)::value, Code>(job, codec, block, thread);
       }
     }
-  };
-  switch (rounding) {
-    case Rounding::kNearestEven:
-      return run.template operator()<Rounding::kNearestEven>();
-    case Rounding::kTowardZero:
-      return run.template operator()<Rounding::kTowardZero>();
-    case Rounding::kNearestAway:
-      return run.template operator()<Rounding::kNearestAway>();
-    case Rounding::kTowardPositive:
-      return run.template operator()<Rounding::kTowardPositive>();
-    case Rounding::kTowardNegative:
-      return run.template operator()<Rounding::kTowardNegative>();
-    case Rounding::kStochastic:
-      return run.template operator()<Rounding::kStochastic>();
-  }
+  });
 }
 
 void RunEncode(const EncodeJob& job, const Conversion& conversion) {
-  const auto run_tuned = [&]<Format kFormat>() {
-    RunEncode<uint16_t>(job, MakeTunedCodec<kFormat>(conversion), conversion.rounding);
-  };
-  if (conversion.format == kFp16) return run_tuned.template operator()<kFp16>();
-  if (conversion.format == kBf16) return run_tuned.template operator()<kBf16>();
-  if (conversion.format == kCb16) return run_tuned.template operator()<kCb16>();
-  const AnyCodec any = {MakeCodecSpec(conversion)};
-  if (CodeBytes(conversion.format) == 2) return RunEncode<uint16_t>(job, any, conversion.rounding);
-  RunEncode<uint32_t>(job, any, conversion.rounding);
+  WithCodec(conversion, [&](const auto& codec, auto code) {
+    RunEncode<decltype(code)>(job, codec, conversion.rounding);
+  });
 }
 
 // Bytes some elements past an aligned address, and some after them that must stay as they are.
@@ -169,8 +149,8 @@ TEST(ConvertBodyShapes, EncodesEveryLengthAndAlignment) {
   }
 }
 
-template <class Code, class Decoder>
-void ExpectDecodesAsCpu(const Format& format, const Decoder& decoder, size_t count,
+template <class Code, class Codec>
+void ExpectDecodesAsCpu(const Format& format, const Codec& codec, size_t count,
                         const Offsets& offsets) {
   std::vector<std::byte> bytes = Elements(DType::kF32, count * sizeof(Code) / 4 + 1, 5);
   bytes.resize(count * sizeof(Code));
@@ -180,7 +160,7 @@ void ExpectDecodesAsCpu(const Format& format, const Decoder& decoder, size_t cou
   for (uint64_t block = 0; block * kTileElements < count; ++block) {
     for (uint32_t thread = 0; thread < kConvertThreads; ++thread) {
       DecodeOfThread(reinterpret_cast<const Code*>(from.data()),
-                     reinterpret_cast<float*>(to.data()), count, decoder, block, thread);
+                     reinterpret_cast<float*>(to.data()), count, codec, block, thread);
     }
   }
   std::vector<float> expected(count);
@@ -192,16 +172,9 @@ void ExpectDecodesAsCpu(const Format& format, const Decoder& decoder, size_t cou
 }
 
 void ExpectDecodes(const Format& format, size_t count, const Offsets& offsets = {}) {
-  const AnyDecoder any = {MakeCodecSpec({format})};
-  if (CodeBytes(format) == 4) return ExpectDecodesAsCpu<uint32_t>(format, any, count, offsets);
-  ExpectDecodesAsCpu<uint16_t>(format, any, count, offsets);
-  if (format == kFp16) {
-    ExpectDecodesAsCpu<uint16_t>(format, TunedDecoder<kFp16>(), count, offsets);
-  } else if (format == kBf16) {
-    ExpectDecodesAsCpu<uint16_t>(format, TunedDecoder<kBf16>(), count, offsets);
-  } else if (format == kCb16) {
-    ExpectDecodesAsCpu<uint16_t>(format, TunedDecoder<kCb16>(), count, offsets);
-  }
+  WithCodec({format}, [&](const auto& codec, auto code) {
+    ExpectDecodesAsCpu<decltype(code)>(format, codec, count, offsets);
+  });
 }
 
 TEST(ConvertBodyShapes, DecodesEveryFormatLengthAndAlignment) {

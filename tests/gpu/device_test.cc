@@ -15,8 +15,7 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
-#include "dlsim/gpu/devices.h"
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "dlsim/table.h"
 #include "gpu/base/cuda.h"
 #include "src/device/compute_device.h"

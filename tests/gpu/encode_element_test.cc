@@ -45,21 +45,9 @@ Encoder EncoderOf(const Format& format) {
 }
 
 Encoder EncoderOf(const Conversion& conversion) {
-  switch (conversion.rounding) {
-    case Rounding::kNearestEven:
-      return EncoderOf<Rounding::kNearestEven>(conversion.format);
-    case Rounding::kTowardZero:
-      return EncoderOf<Rounding::kTowardZero>(conversion.format);
-    case Rounding::kNearestAway:
-      return EncoderOf<Rounding::kNearestAway>(conversion.format);
-    case Rounding::kTowardPositive:
-      return EncoderOf<Rounding::kTowardPositive>(conversion.format);
-    case Rounding::kTowardNegative:
-      return EncoderOf<Rounding::kTowardNegative>(conversion.format);
-    case Rounding::kStochastic:
-      return EncoderOf<Rounding::kStochastic>(conversion.format);
-  }
-  return nullptr;
+  return WithRounding(conversion.rounding, [&](auto mode) {
+    return EncoderOf<decltype(mode)::value>(conversion.format);
+  });
 }
 
 // Compares one group with the reference; returns the number of differences.

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dlsim/convert.h"
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "gpu/base/cuda.h"
 #include "src/base/parallel.h"
 #include "tests/exhaustive/proof_formats.h"

@@ -2,7 +2,7 @@
 // Skips all tests of a program where there is no CUDA device.
 #include <gtest/gtest.h>
 
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 
 namespace {
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts and tabulates arrays in device memory. Codes, values and tables are those that
-// EncodeArray, DecodeArray and Tabulate give on the CPU, bit for bit.
+// The CUDA devices of the machine, and what converts and tabulates arrays in their memory. Codes,
+// values and tables are those that EncodeArray, DecodeArray and Tabulate give on the CPU, bit for
+// bit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dlsim/convert.h"
@@ -14,7 +17,31 @@
 // CUDA's own name, so that public headers need no CUDA header.
 struct CUstream_st;
 
+namespace dlsim {
+class ComputeDevice;
+}
+
 namespace dlsim::gpu {
+
+struct DeviceInfo {
+  int index = 0;
+  std::string name;            // as the driver gives it
+  int compute_capability = 0;  // 10 * major + minor
+  uint64_t memory_bytes = 0;
+};
+
+struct DeviceList {
+  std::vector<DeviceInfo> devices;
+  std::string problem;  // why there are none: no driver, none visible, built without CUDA
+};
+
+// Never throws: a machine without a driver has no devices, nor has a build without CUDA, in which
+// opening one is an error and the functions below are missing.
+DeviceList Devices();
+
+// Opens a device for replays, profiles and conversions. Throws Error (exit code 3) in one line if
+// there is none of that index or if it is unusable.
+std::unique_ptr<ComputeDevice> OpenDevice(int index);
 
 using Stream = CUstream_st*;  // cudaStream_t; null is the default stream
 
