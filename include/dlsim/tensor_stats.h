@@ -54,9 +54,6 @@ struct TensorStats {
   friend bool operator==(const TensorStats&, const TensorStats&) = default;
 };
 
-// How the counters of two arrays become those of both; or it follows from other counters.
-enum class Merging : uint8_t { kSum, kOrderedSum, kLargest, kFollows };
-
 // The results that show a counter.
 enum class Shown : uint8_t { kNot, kJson, kCsv, kBoth };
 
@@ -64,46 +61,37 @@ enum class Shown : uint8_t { kNot, kJson, kCsv, kBoth };
 template <class Of>
 struct CounterRow {
   const char* name;
-  Of of;  // data member or function: std::invoke(of, stats) is the value
-  Merging merging;
+  Of of;  // data member, or function of others: std::invoke(of, stats) is the value
   Shown shown = Shown::kNot;
   const char* meaning = "";
   const char* column = name;  // in CSV
 };
 template <class Of, class... Rest>
-CounterRow(const char*, Of, Merging, Rest...) -> CounterRow<Of>;
+CounterRow(const char*, Of, Rest...) -> CounterRow<Of>;
 
 // In the order of all that lists counters.
 inline constexpr std::tuple kCounters = {
-    CounterRow{"elements", &TensorStats::elements, Merging::kSum, Shown::kBoth,
-               "values, over all micro-steps"},
-    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum, Shown::kBoth,
-               "recorded as zero, of both signs"},
-    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows, Shown::kJson,
-               "recorded as infinite or NaN"},
-    CounterRow{"nan", &TensorStats::nan, Merging::kSum, Shown::kBoth, "recorded as NaN"},
-    CounterRow{"inf", &TensorStats::inf, Merging::kSum, Shown::kBoth, "recorded as infinite"},
-    CounterRow{"nonzero_finite", &TensorStats::nonzero_finite, Merging::kFollows},
-    CounterRow{"underflow", &TensorStats::underflow, Merging::kSum, Shown::kBoth,
+    CounterRow{"elements", &TensorStats::elements, Shown::kBoth, "values, over all micro-steps"},
+    CounterRow{"zeros", &TensorStats::zeros, Shown::kBoth, "recorded as zero, of both signs"},
+    CounterRow{"nonfinite", &TensorStats::nonfinite, Shown::kJson, "recorded as infinite or NaN"},
+    CounterRow{"nan", &TensorStats::nan, Shown::kBoth, "recorded as NaN"},
+    CounterRow{"inf", &TensorStats::inf, Shown::kBoth, "recorded as infinite"},
+    CounterRow{"nonzero_finite", &TensorStats::nonzero_finite},
+    CounterRow{"underflow", &TensorStats::underflow, Shown::kBoth,
                "nonzero finite values that become zero"},
-    CounterRow{"subnormal", &TensorStats::subnormal, Merging::kSum, Shown::kBoth,
-               "values that become subnormal"},
-    CounterRow{"overflow", &TensorStats::overflow, Merging::kSum, Shown::kBoth,
-               "finite values that overflow"},
-    CounterRow{"nonfinite_outputs", &TensorStats::nonfinite_outputs, Merging::kSum},
-    CounterRow{"absmax", &TensorStats::absmax, Merging::kLargest, Shown::kCsv,
-               "largest finite recorded magnitude"},
-    CounterRow{"sum_of_squares", &TensorStats::sum_of_squares, Merging::kOrderedSum, Shown::kCsv,
+    CounterRow{"subnormal", &TensorStats::subnormal, Shown::kBoth, "values that become subnormal"},
+    CounterRow{"overflow", &TensorStats::overflow, Shown::kBoth, "finite values that overflow"},
+    CounterRow{"nonfinite_outputs", &TensorStats::nonfinite_outputs},
+    CounterRow{"absmax", &TensorStats::absmax, Shown::kCsv, "largest finite recorded magnitude"},
+    CounterRow{"sum_of_squares", &TensorStats::sum_of_squares, Shown::kCsv,
                "sum of squares of the finite recorded values", "sumsq"},
-    CounterRow{"error_sum_of_squares", &TensorStats::error_sum_of_squares, Merging::kOrderedSum,
-               Shown::kCsv, "sum of squared rounding errors", "error_sumsq"},
-    CounterRow{"underflow_sum_of_squares", &TensorStats::underflow_sum_of_squares,
-               Merging::kOrderedSum},
-    CounterRow{"quantized_sum_of_squares", &TensorStats::quantized_sum_of_squares,
-               Merging::kOrderedSum},
-    CounterRow{"underflow_fraction", &TensorStats::underflow_fraction, Merging::kFollows,
-               Shown::kJson, "share of the nonzero finite values that becomes zero"},
-    CounterRow{"energy_lost", &TensorStats::energy_lost, Merging::kFollows, Shown::kJson,
+    CounterRow{"error_sum_of_squares", &TensorStats::error_sum_of_squares, Shown::kCsv,
+               "sum of squared rounding errors", "error_sumsq"},
+    CounterRow{"underflow_sum_of_squares", &TensorStats::underflow_sum_of_squares},
+    CounterRow{"quantized_sum_of_squares", &TensorStats::quantized_sum_of_squares},
+    CounterRow{"underflow_fraction", &TensorStats::underflow_fraction, Shown::kJson,
+               "share of the nonzero finite values that becomes zero"},
+    CounterRow{"energy_lost", &TensorStats::energy_lost, Shown::kJson,
                "share of the sum of squares that becomes zero"},
 };
 
@@ -126,7 +114,7 @@ inline void TensorStats::Merge(const TensorStats& later) {
     if constexpr (row.kIsMember) {
       auto& into = this->*row.kRow.of;
       const auto from = later.*row.kRow.of;
-      if constexpr (row.kRow.merging == Merging::kLargest) {
+      if constexpr (std::is_same_v<decltype(into), float&>) {  // a magnitude
         into = from > into ? from : into;
       } else {
         into += from;

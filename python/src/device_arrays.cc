@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/gpu/kernels.h"
+#include "dlsim/gpu.h"
 #include "python/src/arrays.h"
 #include "python/src/bindings.h"
 

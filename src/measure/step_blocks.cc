@@ -58,7 +58,7 @@ namespace {
 constexpr size_t kBlocksPerWave = 4096;
 constexpr uint64_t kPartForReading = 4;
 
-// Where the parts of a block begin in a buffer: whole cache lines for each.
+// Of where the parts of a block begin in a buffer.
 constexpr size_t kBufferAlignment = 64;
 
 // Returns the blocks of all tensors, in order.
@@ -123,26 +123,16 @@ std::span<std::byte> ThreadBuffer(size_t bytes) {
   return {buffer.get(), bytes};
 }
 
-// The bytes of one part in a buffer that holds several.
-size_t BufferBytes(const TensorSources& sources, const Block& block, size_t recording) {
-  const Source& source = sources.recordings[recording];
-  const size_t elements = ElementsOf(source, block);
-  if (elements == 0 || source.tensor->memory != nullptr || HasReadBefore(block, recording)) {
-    return 0;
-  }
-  const size_t bytes = elements * DTypeSize(source.tensor->info->dtype);
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
 // Finds where the bytes of a block are, per recording; null where it lacks what the block is cut
 // from. What is not in memory is read into the buffer of the calling thread, where it stays until
 // the thread reads another block: it is worked on while the thread's cache holds it.
 void ReadBlock(const TensorSources& sources, const Block& block,
                std::vector<const std::byte*>& bytes) {
   bytes.assign(sources.recordings.size(), nullptr);
-  size_t total = 0;
-  for (size_t r = 0; r < bytes.size(); ++r) total += BufferBytes(sources, block, r);
-  std::span<std::byte> buffer = ThreadBuffer(total);
+  // Whole cache lines for each recording, which may be of any type.
+  const size_t lines = (block.count * sizeof(double) + kBufferAlignment - 1) / kBufferAlignment;
+  const size_t room = lines * kBufferAlignment;
+  const std::span<std::byte> buffer = ThreadBuffer(bytes.size() * room);
   for (size_t r = 0; r < bytes.size(); ++r) {
     const Source& source = sources.recordings[r];
     const size_t elements = ElementsOf(source, block);
@@ -152,10 +142,7 @@ void ReadBlock(const TensorSources& sources, const Block& block,
       continue;
     }
     const size_t size = DTypeSize(source.tensor->info->dtype);
-    const std::span<std::byte> part = buffer.first(BufferBytes(sources, block, r));
-    bytes[r] = source.tensor->Bytes(block.begin * size,
-                                    part.first(std::min(part.size(), elements * size)));
-    buffer = buffer.subspan(part.size());
+    bytes[r] = source.tensor->Bytes(block.begin * size, buffer.subspan(r * room, elements * size));
   }
 }
 

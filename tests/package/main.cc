@@ -7,7 +7,7 @@
 #include "dlsim/convert.h"
 #include "dlsim/measure.h"
 #ifdef HAS_CUDA
-#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu.h"
 #endif
 
 int main() {
