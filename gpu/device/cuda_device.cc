@@ -119,12 +119,9 @@ Batch TakeBatch(std::span<const DeviceBlock>& blocks) {
       const auto [index, is_new] =
           indices.try_emplace(from.table, static_cast<uint32_t>(indices.size()));
       if (is_new) batch.tables.push_back(from.table);
-      Piece piece;
-      piece.values = from.on_device;
+      Piece piece = PieceOf({from.on_device, from.count, from.dtype, nullptr, from.grad_scale});
       piece.count = from.count;
       piece.tensor = index->second;
-      piece.dtype = from.dtype;
-      piece.inverse_grad_scale = from.grad_scale == 1.0f ? 1.0f : 1.0f / from.grad_scale;
       batch.pieces.emplace_back(piece, batch.staged_bytes);
       if (from.on_device == nullptr) batch.staged_bytes += Aligned(from.count * sizeof(float));
     }

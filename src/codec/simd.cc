@@ -12,15 +12,20 @@
 namespace dlsim {
 namespace {
 
-constexpr int kTargetBits = 62;
+struct NamedTarget {
+  std::string name;
+  int64_t bit;
+};
 
-// Highway numbers better targets with lower bits.
-template <class Visit>
-void ForEachCompiledTarget(int64_t targets, const Visit& visit) {
-  for (int bit = 0; bit <= kTargetBits; ++bit) {
-    const int64_t target = int64_t{1} << bit;
-    if ((targets & HWY_TARGETS & target) != 0) visit(target);
+// Those of some targets that are compiled, best first: Highway numbers better ones with lower bits.
+std::vector<NamedTarget> NamesOfTargets(int64_t targets) {
+  constexpr int kTargetBits = 62;
+  std::vector<NamedTarget> named;
+  for (int i = 0; i <= kTargetBits; ++i) {
+    const int64_t bit = int64_t{1} << i;
+    if ((targets & HWY_TARGETS & bit) != 0) named.push_back({hwy::TargetName(bit), bit});
   }
+  return named;
 }
 
 // Returns what hwy::SupportedTargets would; src/codec/dispatch.h says why that is not called. It
@@ -104,34 +109,20 @@ const hwy::ChosenTarget& KernelTarget() { return InUse(); }
 
 std::vector<std::string> SupportedSimdTargets() {
   std::vector<std::string> names;
-  ForEachCompiledTarget(MachineTargets(),
-                        [&](int64_t target) { names.emplace_back(hwy::TargetName(target)); });
+  for (const NamedTarget& target : NamesOfTargets(MachineTargets())) names.push_back(target.name);
   return names;
 }
 
-std::string CurrentSimdTarget() {
-  std::string best;
-  ForEachCompiledTarget(InUse().targets, [&](int64_t target) {
-    if (best.empty()) best = hwy::TargetName(target);
-  });
-  return best;
-}
+std::string CurrentSimdTarget() { return NamesOfTargets(InUse().targets).front().name; }
 
 void UseSimdTarget(std::string_view name) {
-  const int64_t machine = MachineTargets();
-  if (name.empty()) return InUse().Use(machine);
-  int64_t wanted = 0;
-  ForEachCompiledTarget(machine, [&](int64_t target) {
-    if (name == hwy::TargetName(target)) wanted = target;
-  });
-  if (wanted == 0) {
-    std::string known;
-    for (const std::string& target : SupportedSimdTargets()) {
-      known += (known.empty() ? "one of " : ", ") + target;
-    }
-    throw UsageError("SIMD target", "not available on this machine", known, Quoted(name));
+  if (name.empty()) return InUse().Use(MachineTargets());
+  std::string known;
+  for (const NamedTarget& target : NamesOfTargets(MachineTargets())) {
+    if (name == target.name) return InUse().Use(target.bit);
+    known += (known.empty() ? "one of " : ", ") + target.name;
   }
-  InUse().Use(wanted);
+  throw UsageError("SIMD target", "not available on this machine", known, Quoted(name));
 }
 
 }  // namespace dlsim

@@ -519,22 +519,15 @@ void ForEachTable(Step& step, const Visit& visit) {
   for (auto& [mantissa, tables] : step.by_mantissa) parts(tables, mantissa);
 }
 
-// A step without tables, and what they will be.
-struct Head {
-  StepTables step;
-  size_t parts = 0;
-  bool sums = false;
-};
-
 template <class AnyJson>
-AnyJson HeadJson(const StepTables& step, size_t parts, bool sums, const ProfileSettings& settings) {
+AnyJson HeadJson(const StepTables& step, const ProfileSettings& settings) {
   AnyJson json;
   json["schema"] = std::string(kStepSchema);
   json["settings"] = SettingsKey(settings);
   json["step"] = step.step;
-  json["parts"] = parts;
+  json["parts"] = step.parts.size();
   json["micro_steps"] = step.micro_steps;
-  json["sums"] = sums;
+  json["sums"] = !step.sums.empty();
   json["gradients"] = step.gradients;
   json["tensors"] = AnyJson::array();
   for (const TensorRef& tensor : step.tensors) {
@@ -558,8 +551,7 @@ constexpr const char* kBytesType = "|u1";
 
 std::string EncodeStep(const std::string& place, const StepTables& step,
                        const ProfileSettings& settings) {
-  const std::string head =
-      Dump(place, HeadJson<Json>(step, step.parts.size(), !step.sums.empty(), settings));
+  const std::string head = Dump(place, HeadJson<Json>(step, settings));
   std::vector<TableRow> tables;
   std::vector<ValueRow> values;
   std::vector<ChannelRow> channels;
@@ -614,8 +606,9 @@ void CheckStep(const StepTables& step, const ProfileSettings& settings) {
   }
 }
 
-Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
-              const ProfileSettings& settings) {
+// Returns a step with as many parts and sums as it will have, without tables.
+StepTables ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
+                    const ProfileSettings& settings) {
   const std::string place = archive->place() + ": header";
   const auto read = [&](const nlohmann::json& json) {
     const std::string key = json.at("settings").get<std::string>();
@@ -623,18 +616,24 @@ Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
       throw InputError(archive->place(), "made with other settings than those of profile.json",
                        SettingsKey(settings), Quoted(key));
     }
-    Head head;
-    StepTables& step = head.step;
+    const auto require = [&](bool good, const char* value, const std::string& expected) {
+      if (!good) RefuseValue(place, value, json.at(value), expected);
+    };
+    StepTables step;
     step.step = IntegerIn(json.at("step"));
-    head.parts = static_cast<size_t>(IntegerIn(json.at("parts")));
+    const auto parts = static_cast<size_t>(IntegerIn(json.at("parts")));
+    require(parts >= 1 && parts <= kMostParts, "parts", "1 to " + std::to_string(kMostParts));
+    step.parts.resize(parts);
     step.micro_steps = IntegersIn<int64_t>(json.at("micro_steps"));
-    head.sums = json.at("sums").get<bool>();
     for (const nlohmann::json& entry : json.at("tensors")) {
       step.tensors.push_back(TensorInfo{entry.at("name").get<std::string>(),
                                         NameIn<Role>(entry, "role"), NameIn<DType>(entry, "dtype"),
                                         IntegersIn<uint64_t>(entry.at("shape"))});
     }
     step.gradients = static_cast<size_t>(IntegerIn(json.at("gradients")));
+    require(step.gradients <= step.tensors.size(), "gradients",
+            "at most " + std::to_string(step.tensors.size()));
+    if (json.at("sums").get<bool>()) step.sums.resize(step.gradients);
     for (const nlohmann::json& entry : json.at("files")) {
       const nlohmann::json& content = entry.at("content");
       const std::string hex = content.is_null() ? "" : content.get<std::string>();
@@ -643,17 +642,10 @@ Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
                             std::strtoull(hex.c_str(), nullptr, 16)});
     }
     step.metadata = json.at("metadata").get<std::map<std::string, std::string>>();
-    RequireWritten(place, json, HeadJson<nlohmann::json>(step, head.parts, head.sums, settings));
-    const auto require = [&](bool good, const char* value, const std::string& expected) {
-      if (!good) RefuseValue(place, value, json.at(value), expected);
-    };
+    RequireWritten(place, json, HeadJson<nlohmann::json>(step, settings));
     require(step.step == number, "step", std::to_string(number));
-    require(head.parts >= 1 && head.parts <= kMostParts, "parts",
-            "1 to " + std::to_string(kMostParts));
-    require(step.micro_steps.size() == head.parts || head.parts == 1, "micro_steps",
-            std::to_string(head.parts) + " numbers");
-    require(step.gradients <= step.tensors.size(), "gradients",
-            "at most " + std::to_string(step.tensors.size()));
+    require(step.micro_steps.size() == parts || parts == 1, "micro_steps",
+            std::to_string(parts) + " numbers");
     std::set<std::string> names;
     for (size_t t = 0; t < step.tensors.size(); ++t) {
       const TensorInfo& tensor = *step.tensors[t];
@@ -665,7 +657,7 @@ Head ReadHead(const std::shared_ptr<NpzArchive>& archive, int64_t number,
         problem = "damaged: tensors out of order";
       if (problem != nullptr) throw InputError(place, problem, {}, Quoted(tensor.name));
     }
-    return head;
+    return step;
   };
   return ReadJson(place, ReadArray(archive, "header", kBytesType, 1), kStepSchema, read);
 }
@@ -793,22 +785,20 @@ void Distribute(const std::shared_ptr<NpzArchive>& archive, const char* name, si
 }
 
 void ReadTables(const std::shared_ptr<NpzArchive>& archive, const ProfileSettings& settings,
-                Head& head) {
-  StepTables& step = head.step;
+                StepTables& step) {
   const std::string place = archive->place() + ": tables";
   std::vector<TableRow> rows = ReadRows<TableRow>(archive, "tables");
   // As many as the file has, so that damage cannot ask for more memory than there is.
   const size_t of_gradients = settings.mantissas.size() * step.gradients;
-  const uint128_t expected = uint128_t{head.parts} * (step.tensors.size() + of_gradients) +
-                             (head.sums ? step.gradients : 0);
+  const uint128_t expected =
+      uint128_t{step.parts.size()} * (step.tensors.size() + of_gradients) + step.sums.size();
   if (rows.size() != expected) {
     throw InputError(place, "wrong number of rows", std::to_string(static_cast<uint64_t>(expected)),
                      std::to_string(rows.size()));
   }
-  step.parts.assign(head.parts, std::vector<TensorTable>(step.tensors.size()));
-  if (head.sums) step.sums.resize(step.gradients);
+  for (std::vector<TensorTable>& part : step.parts) part.resize(step.tensors.size());
   for (const float mantissa : settings.mantissas) {
-    step.by_mantissa[mantissa].assign(head.parts, std::vector<TensorTable>(step.gradients));
+    step.by_mantissa[mantissa].assign(step.parts.size(), std::vector<TensorTable>(step.gradients));
   }
   std::vector<TensorTable*> tables;
   ForEachTable(step, [&](TensorTable& table, size_t tensor, int32_t part, float mantissa) {
@@ -919,7 +909,7 @@ std::optional<std::vector<RecordedFile>> ProfileWriter::FilesOf(int64_t step) co
   std::error_code failed;
   if (!fs::exists(path, failed)) return std::nullopt;
   try {
-    return ReadHead(NpzArchive::Open(path), step, settings_).step.files;
+    return ReadHead(NpzArchive::Open(path), step, settings_).files;
   } catch (const Error&) {  // it is written again
     return std::nullopt;
   }
@@ -962,15 +952,18 @@ ProfileReader ProfileReader::Open(const std::string& folder) {
 
 StepTables ProfileReader::Load(size_t i) const {
   const auto archive = NpzArchive::Open(folder_ + "/" + StepName(steps_[i]));
-  Head head = ReadHead(archive, steps_[i], settings_);
-  ReadTables(archive, settings_, head);
-  ReadScaled(archive, settings_.scaled.size(), head.step);
-  return std::move(head.step);
+  StepTables step = ReadHead(archive, steps_[i], settings_);
+  ReadTables(archive, settings_, step);
+  ReadScaled(archive, settings_.scaled.size(), step);
+  return step;
 }
 
 StepTables ProfileReader::LoadHead(size_t i) const {
   const auto archive = NpzArchive::Open(folder_ + "/" + StepName(steps_[i]));
-  return ReadHead(archive, steps_[i], settings_).step;
+  StepTables step = ReadHead(archive, steps_[i], settings_);
+  step.parts.clear();
+  step.sums.clear();
+  return step;
 }
 
 uint64_t ContentHash(const std::string& path) {

@@ -249,7 +249,10 @@ SafetensorsHeader ReadSafetensorsHeader(const ByteSource& source, LatestHeader* 
   // Where the rest is that of the header before, what comes first is all that is left to parse.
   const size_t end = EndOfMetadata(json);
   SafetensorsHeader header;
-  if (latest != nullptr) header = latest->Find(std::string_view(json).substr(end));
+  if (latest != nullptr) {
+    const std::lock_guard lock(latest->mutex);
+    if (std::string_view(json).substr(end) == latest->json) header = latest->header;
+  }
   header.data_start = data_start;
   const bool known = header.tensors != nullptr;
   if (known) json.replace(end, json.npos, end == 0 ? "{}" : "}");
@@ -270,19 +273,10 @@ SafetensorsHeader ReadSafetensorsHeader(const ByteSource& source, LatestHeader* 
   json.erase(0, end);
   SafetensorsHeader rest = header;
   if (end > 0) rest.metadata.clear();
-  latest->Keep(std::move(json), std::move(rest));
+  const std::lock_guard lock(latest->mutex);
+  latest->json = std::move(json);
+  latest->header = std::move(rest);
   return header;
-}
-
-SafetensorsHeader LatestHeader::Find(std::string_view json) const {
-  const std::lock_guard lock(mutex_);
-  return json == json_ ? header_ : SafetensorsHeader();
-}
-
-void LatestHeader::Keep(std::string json, SafetensorsHeader header) {
-  const std::lock_guard lock(mutex_);
-  json_ = std::move(json);
-  header_ = std::move(header);
 }
 
 }  // namespace dlsim

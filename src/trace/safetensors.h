@@ -35,16 +35,10 @@ struct SafetensorsHeader {
 
 // What was parsed last, but for metadata at the beginning: the headers of steps mostly differ in
 // that alone. Thread-safe.
-class LatestHeader {
- public:
-  // Returns what follows from JSON that is the same as before; without tensors for other JSON.
-  SafetensorsHeader Find(std::string_view json) const;
-  void Keep(std::string json, SafetensorsHeader header);
-
- private:
-  mutable std::mutex mutex_;
-  std::string json_;
-  SafetensorsHeader header_;
+struct LatestHeader {
+  std::mutex mutex;
+  std::string json;
+  SafetensorsHeader header;
 };
 
 // Reads the header only. The tensors are known to tile the rest of the file exactly. Throws
