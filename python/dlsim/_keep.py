@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ._errors import UsageError
 from ._text import ROOT, some_of
-from .emulation._operations import operation_of
+from .emulation._cuda_autocast import operation_of
 from .recorder._tensors import tensors_in
 
 # Whose types lack the function and the class in PyTorch 1.13.

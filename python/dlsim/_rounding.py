@@ -15,9 +15,8 @@ import torch
 from . import _core
 from ._core import Format
 from ._errors import UsageError
-from .arrays._convert import measure, quantize
+from .arrays._convert import TensorStats, measure, quantize
 from .arrays._dtypes import format_of
-from .arrays._tensor_stats import TensorStats
 
 Tensor = torch.Tensor
 Rule = Callable[[Tensor], Tensor]

@@ -268,7 +268,7 @@ def test_state_may_be_numbers_and_partial():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_of_gradients(dtype, monkeypatch):
-    monkeypatch.setattr("dlsim.amp._gradients._CHUNK", 3)  # the sum comes in parts
+    monkeypatch.setattr("dlsim.amp._grad_scaler._CHUNK", 3)  # the sum comes in parts
     weight = torch.nn.Parameter(torch.ones(7, dtype=dtype))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = amp.GradScaler("dynamic", init_scale=4.0)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import dlsim
-from dlsim.arrays._dtypes import VALUES
-from dlsim.arrays._frameworks import source_of
+from dlsim.arrays._dtypes import VALUES, source_of
 
 BASE = np.random.default_rng(5).standard_normal((6, 20, 30), dtype=np.float32) * np.float32(1e-4)
 SR = {"rounding": "sr", "seed": 11}

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import dlsim
-from dlsim.arrays._dtypes import VALUES
-from dlsim.arrays._frameworks import source_of
+from dlsim.arrays._dtypes import VALUES, source_of
 
 BASE = torch.tensor(np.random.default_rng(5).standard_normal((60, 60), dtype=np.float32))
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import dlsim
-from dlsim.arrays._dtypes import VALUES
-from dlsim.arrays._frameworks import source_of
+from dlsim.arrays._dtypes import VALUES, source_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

@@ -15,7 +15,7 @@ from running import DLSIM
 from torch import nn
 
 import dlsim
-from dlsim.recorder._snapshot import HostCopies
+from dlsim.recorder._output import HostCopies
 
 
 def test_gradients_are_recorded_bit_for_bit_with_their_scale(tmp_path: Path) -> None:

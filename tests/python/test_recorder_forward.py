@@ -59,7 +59,7 @@ def test_steps_are_multiples_and_by_default_none_of_a_trace(tmp_path: Path) -> N
 
 
 def test_steps_of_a_profile_begin_with_powers_of_two() -> None:
-    from dlsim.recorder._pace import forward_steps
+    from dlsim.recorder._selection import forward_steps
 
     steps = forward_steps(None, profile=True)
     found = [step for step in range(201) if steps.includes(step)]

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import dlsim  # noqa: E402
 from dlsim.recorder import _pace  # noqa: E402
-from dlsim.recorder._pace import FIRST_STEPS, ForwardSteps, Pace, pace_of  # noqa: E402
+from dlsim.recorder._selection import FIRST_STEPS, ForwardSteps, Pace, pace_of  # noqa: E402
 
 NO_FORWARD = ForwardSteps(0)
 

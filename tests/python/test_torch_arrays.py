@@ -17,8 +17,7 @@ from format_oracle import boundary_inputs, random_inputs
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 import dlsim
-from dlsim.arrays._dtypes import VALUES
-from dlsim.arrays._frameworks import source_of
+from dlsim.arrays._dtypes import VALUES, source_of
 
 BASE = torch.tensor(
     np.random.default_rng(5).standard_normal((6, 20, 30), dtype=np.float32) * np.float32(1e-4)

@@ -17,10 +17,8 @@ import torch
 from torch.optim import Optimizer
 
 from .._errors import Error, UsageError
-from . import _gradients as gradients
 from ._autocast import autocast, enable_mixed_precision, get_half_dtype, set_half_dtype
-from ._grad_scaler import GradScaler
-from ._gradients import check_limits, clip_
+from ._grad_scaler import GradScaler, check_limits, clip_, parameters
 
 _torch: Any = torch  # its types differ from version to version
 _logger = logging.getLogger(__name__)
@@ -162,9 +160,7 @@ class MixedPrecision:
 
     def clip_gradients(self, optimizer: Optimizer) -> None:
         """Clips the gradients by max_gradient_norm or max_gradient_value, if one is set."""
-        clip_(
-            list(gradients.parameters(optimizer)), self.max_gradient_norm, self.max_gradient_value
-        )
+        clip_(list(parameters(optimizer)), self.max_gradient_norm, self.max_gradient_value)
 
     def optimizer_step(self, optimizer: Optimizer) -> None:
         """Steps `optimizer`, unless its gradients are not finite, and updates the scale."""

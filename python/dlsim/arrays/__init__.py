@@ -6,7 +6,7 @@ and shape, on the same device. docs/python-arrays.md has the rules for layouts, 
 """
 
 from .._core import TensorTable
-from ._convert import decode, encode, measure, quantize, tabulate
+from ._convert import TensorStats, decode, encode, measure, quantize, tabulate
 from ._scaled import (
     ScaledArray,
     delayed_scales,
@@ -14,7 +14,6 @@ from ._scaled import (
     measure_scaled,
     quantize_scaled,
 )
-from ._tensor_stats import TensorStats
 
 __all__ = [
     "ScaledArray",

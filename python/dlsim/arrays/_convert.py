@@ -3,23 +3,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from .. import _core
-from .._core import Format, TensorTable
+from .._core import Conversion, Format, TensorTable, parse_number
 from .._errors import UsageError
-from ._arguments import conversion_of, draws_of, is_list, listed, scale_of
 from ._dtypes import (
     CODES,
     VALUES,
+    check_overlap,
     code_elements,
     element_of_format,
     format_of,
     format_of_codes,
+    is_cuda,
+    source_of,
+    target_bits,
 )
-from ._frameworks import check_overlap, is_cuda, source_of, target_bits
-from ._tensor_stats import TensorStats
+
+# -- What a conversion does to an array: the counters of docs/numerics.md, section 4
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """Counters and sums of one array for one format and scale; sums are float64 in a fixed order.
+
+    The input is the float32 value before scaling; the output is scaled and encoded.
+    """
+
+    format: Format
+    scale: float
+    elements: int
+    zeros: int  # input is +0 or -0
+    nan: int  # input
+    inf: int  # input
+    underflow: int  # finite nonzero input, output +-0
+    subnormal: int  # finite nonzero input, output a nonzero subnormal
+    overflow: int  # finite input, output infinite (or clamped when saturating)
+    nonfinite_outputs: int  # output is infinity or NaN
+    absmax: float  # largest magnitude of the finite inputs
+    sum_of_squares: float  # of the finite inputs
+    error_sum_of_squares: float  # of output / scale - input, where both are finite
+    underflow_sum_of_squares: float  # of the inputs that underflow
+    quantized_sum_of_squares: float  # of the outputs after unscaling; may be inf or nan
+
+    @property
+    def nonfinite(self) -> int:
+        """Inputs that are infinite or NaN."""
+        return self.nan + self.inf
+
+    @property
+    def nonzero_finite(self) -> int:
+        """Inputs that are finite and not zero."""
+        return self.elements - self.zeros - self.nonfinite
+
+    @property
+    def underflow_fraction(self) -> float:
+        """Share of the nonzero finite inputs that became zero; 0 without any."""
+        return self.underflow / self.nonzero_finite if self.nonzero_finite else 0.0
+
+    @property
+    def energy_lost(self) -> float:
+        """Share of the inputs' sum of squares that became zero; 0 if it is 0."""
+        return self.underflow_sum_of_squares / self.sum_of_squares if self.sum_of_squares else 0.0
+
+    @property
+    def harm(self) -> float:
+        """Relative squared error: 0 if nothing changed, 1 if all became zero; 0 if all is zero."""
+        return self.error_sum_of_squares / self.sum_of_squares if self.sum_of_squares else 0.0
+
+    def as_dict(self) -> dict[str, str | int | float]:
+        """Returns all of it by name, the format as its name: a row of a table."""
+        row: dict[str, str | int | float] = asdict(self) | {"format": self.format.name}
+        for name in ("nonfinite", "nonzero_finite", "underflow_fraction", "energy_lost", "harm"):
+            row[name] = getattr(self, name)
+        return row
+
+
+# -- Arguments of encode and its kin, checked
+
+
+@lru_cache(maxsize=256)
+def _known_conversion(
+    format: Any, rounding: str, overflow: str, subnormals: str
+) -> tuple[Format, Conversion]:
+    for name, value in (("rounding", rounding), ("overflow", overflow), ("subnormals", subnormals)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name}: expected a string, got {value!r}")
+    chosen = format_of(format)
+    return chosen, Conversion(chosen, rounding, overflow, subnormals)
+
+
+def conversion_of(
+    format: Any, rounding: str, overflow: str, subnormals: str
+) -> tuple[Format, Conversion]:
+    """Returns a format and the conversion to it; raises TypeError and UsageError."""
+    try:
+        return _known_conversion(format, rounding, overflow, subnormals)
+    except TypeError:  # an argument that has no hash, which is a wrong one
+        return _known_conversion.__wrapped__(format, rounding, overflow, subnormals)
+
+
+def scale_of(scale: Any) -> float:
+    """Returns a scale, which may be a text as "2^15", as a number; raises TypeError."""
+    if type(scale) is float:
+        return scale
+    if isinstance(scale, str):
+        return parse_number(scale, "scale")
+    if getattr(scale, "ndim", 0) > 0:
+        raise TypeError(f"scale: expected a number, got an array of shape {tuple(scale.shape)}")
+    if not hasattr(scale, "__float__") and not hasattr(scale, "__index__"):
+        raise TypeError(f"scale: expected a number, got {scale!r}")
+    try:
+        return float(scale)
+    except OverflowError:  # an integer beyond float64
+        return math.inf
+
+
+def _unsigned(name: str, value: Any, bits: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from error
+    if not 0 <= number < 1 << bits:
+        raise UsageError(f"{name}: out of range, expected 0 to 2^{bits} - 1, got {number}")
+    return number
+
+
+def draws_of(scale: Any, seed: Any, stream: Any) -> tuple[float, int, int]:
+    """Returns what random bits are drawn with, checked; raises TypeError and UsageError."""
+    if type(scale) is float and type(seed) is type(stream) is int:
+        if 0 <= seed < 1 << 64 and 0 <= stream < 1 << 32:
+            return scale, seed, stream
+    return scale_of(scale), _unsigned("seed", seed, 64), _unsigned("stream", stream, 32)
+
+
+def is_list(argument: Any) -> bool:
+    """Whether an argument stands for several; an array without dimensions is a number."""
+    return (
+        isinstance(argument, Iterable)
+        and not isinstance(argument, str | type)
+        and getattr(argument, "ndim", 1) > 0
+    )
+
+
+def listed(argument: Any) -> list[Any]:
+    """Returns an argument as a list."""
+    return list(argument) if is_list(argument) else [argument]
+
+
+# -- Arrays to the codes of a format and back: encode, decode, quantize, measure, tabulate
+
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,9 +240,9 @@ def encode(
         raise UsageError("as_dtype: not with out, whose own dtype decides")
     element = element_of_format(chosen) if as_dtype else "uint16" if chosen.bits <= 16 else "uint32"
     if is_cuda(values):
-        from . import _cuda_arrays
+        from . import _torch_arrays
 
-        return _cuda_arrays.encode(values, chosen, conversion, draws, element=element, out=out)
+        return _torch_arrays.encode(values, chosen, conversion, draws, element=element, out=out)
     source = source_of(values, "values", VALUES)
     if out is None:
         codes = source.empty(element)
@@ -137,9 +276,9 @@ def decode(codes: Any, format: Any = None, *, out: Any = None) -> Any:
     """
     chosen = None if format is None else format_of(format)
     if is_cuda(codes):
-        from . import _cuda_arrays
+        from . import _torch_arrays
 
-        return _cuda_arrays.decode(codes, chosen, out)
+        return _torch_arrays.decode(codes, chosen, out)
     source = source_of(codes, "codes", CODES)
     chosen = format_of_codes(source.element, chosen)
     if out is None:
@@ -206,9 +345,9 @@ def quantize(
     chosen, conversion = conversion_of(format, rounding, overflow, subnormals)
     draws = draws_of(scale, seed, stream)
     if is_cuda(values):
-        from . import _cuda_arrays
+        from . import _torch_arrays
 
-        return _cuda_arrays.quantize(values, chosen, conversion, draws, unscale=unscale, out=out)
+        return _torch_arrays.quantize(values, chosen, conversion, draws, unscale=unscale, out=out)
     source = source_of(values, "values", VALUES)
     if out is None:
         results = source.empty("float32")
@@ -274,8 +413,8 @@ def tabulate(values: Any, *, grad_scale: float | str = 1.0) -> TensorTable:
     """
     scale = _core.checked_grad_scale(scale_of(grad_scale))
     if is_cuda(values):
-        from . import _torch_tables
+        from . import _torch_arrays
 
-        return _torch_tables.tabulate_on_device([values.detach()], scale)[0]
+        return _torch_arrays.tabulate_on_device([values.detach()], scale)[0]
     source = source_of(values, "values", VALUES)
     return _core.tabulate_array(source.bits, source.element, scale)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._errors import UsageError
-from ._frameworks import is_torch
+from ._dtypes import is_torch
 
 _AXES = {-1: "row", 0: "column", None: "both"}
 _SCALE_DTYPES = {"float32": np.uint32, "e8m0": np.uint8, "e4m3": np.uint8}

@@ -25,7 +25,7 @@ from .._errors import UsageError
 from .._fast_paths import ClosedFastPaths
 from .._rounding import Rounding, Tensor, map_tensors, round_gradient, straight_through
 from .._text import some_of
-from ..arrays._tensor_stats import TensorStats
+from ..arrays._convert import TensorStats
 
 __all__ = ["DEFAULT_MODULES", "AutocastEmulation", "autocast_emulation"]
 

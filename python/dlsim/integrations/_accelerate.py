@@ -68,7 +68,7 @@ class AccelerateRecorder(Recorder):
         if not self._accelerator.sync_gradients:
             return
         if not self._stepped:
-            self._loop.count(
+            self._count(
                 Error(
                     "backward was called twice for one optimizer.step, expected "
                     "`with accelerator.accumulate(model):`, or one sum of the losses"

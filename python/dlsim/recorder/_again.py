@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from ._modes import FunctionMode, is_transformed
-from ._tensors import autocast_dtype, in_backward, is_record, leaves_in, tensors_in
+from ._tensors import (
+    FunctionMode,
+    autocast_dtype,
+    in_backward,
+    is_record,
+    is_transformed,
+    leaves_in,
+    tensors_in,
+)
 
 _CHANGED = "what the step was given was changed in place"
 _SETTERS = ("__set__", "__setitem__", "__delitem__")

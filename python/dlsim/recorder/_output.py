@@ -3,30 +3,211 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 from weakref import WeakValueDictionary
 
 from .._core import ProfileWriter, __version__
 from .._errors import InputError, UsageError
+from .._text import bytes_text, counted
 from .._values import text_of
-from ..arrays._arguments import listed
-from ..arrays._dtypes import name_of_dtype
+from ..arrays._convert import listed
+from ..arrays._dtypes import VALUES, name_of_dtype
 from ..profiles import step_file, steps_in
 from ..traces._writer import TraceWriter
 from ._ranks import Ranks, process_group
-from ._selection import class_of
-from ._tensors import NamedArray, named_arrays
+from ._selection import Pace, class_of
+from ._tensors import NamedArray, any_on_device, device_of, named_arrays, role_of
+
+# -- What a recorder has done, and what went wrong without stopping the training
+
+_LOG = logging.getLogger("dlsim.recorder")
+_MESSAGES_KEPT = 20
+
+# Why a tensor is left out that nobody misses: attention has a dropout that fused kernels replace.
+NEVER_CALLED = "its module was never called in a recorded step"
+
+
+def say(text: str) -> None:
+    """Tells users something, unless they want warnings alone: logging.getLogger("dlsim.recorder").
+
+    No warning, so that programs without a configuration of logging would not show it.
+    """
+    if _LOG.level <= logging.INFO:
+        print(text, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """A tensor as it is recorded: its name, shape, element type and bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass
+class Report:
+    """Counts of a recording so far.
+
+    `every` is the distance of the steps that are recorded now, if the recorder has chosen it.
+    `seconds` is the time spent in the recorder's own calls, without its hooks. `errors` counts
+    failures, `messages` are the first of them, and `refused` the steps that were not recorded for
+    them. `left_out` says of each tensor that was missing in a recorded step why. `tensors` are
+    those of the last recorded step, `step_bytes` their bytes, and `bytes` what all steps take on
+    the disk.
+    """
+
+    path: str
+    steps: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    errors: int = 0
+    messages: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    tensors: tuple[RecordedTensor, ...] = ()
+    every: int | None = None
+    refused: int = 0
+    _latest: str = field(default="", repr=False, compare=False)  # error
+    # How many steps were refused since the last one that was recorded, and why the first was; and
+    # what that one told of those before it.
+    _since: tuple[int, str] = field(default=(0, ""), repr=False, compare=False)
+    _told: tuple[int, str] = field(default=(0, ""), repr=False, compare=False)
+
+    @property
+    def step_bytes(self) -> int:
+        """The bytes of the tensors of the last recorded step, in memory."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    def count(self, error: BaseException, doing: str) -> None:
+        """Counts an error; the first one is logged. Never raises."""
+        self.errors += 1
+        text = f"{doing}: {' '.join(str(error).split()) or type(error).__name__}"
+        self._latest = text
+        if len(self.messages) >= _MESSAGES_KEPT:
+            return
+        self.messages.append(text)
+        if self.errors == 1:
+            _LOG.warning("dlsim recorder: %s (training goes on; later errors are counted)", text)
+
+    @contextmanager
+    def counting(self, doing: str, *, raises: bool) -> Iterator[None]:
+        """Counts an error of the block, which ends there, or lets it pass if `raises`."""
+        try:
+            yield
+        except Exception as error:
+            if raises:
+                raise
+            self.count(error, doing)
+
+    def refuse(self) -> None:
+        """Notes that a step was not recorded, for the error that was counted last."""
+        self.refused += 1
+        self._since = self._since[0] + 1, self._since[1] or self._latest
+
+    def refusals(self) -> dict[str, str]:
+        """Returns what the next step is to say of those before it that were not recorded."""
+        count, first = self._since
+        return {"refused": str(count), "refused_first": first} if count else {}
+
+    def recorded(self) -> None:
+        """Notes that it said so, and was recorded."""
+        self._told, self._since = self._since, (0, "")
+
+    def revoke(self) -> None:
+        """Notes that this step was removed for the last error: what it told is to be told again."""
+        count, first = self._told
+        self._since = count + self._since[0], first or self._since[1]
+        self._told = 0, ""
+        self.refuse()
+
+    def choose(self, every: int, step: int) -> None:
+        """Notes the distance of the steps that are recorded from `step` on; logs the first."""
+        if self.every is None:
+            _LOG.warning(
+                "dlsim recorder: %s: of step %d and later, only multiples of %d are recorded for "
+                "now, so that recording takes little time (every=1 records all, every=0.1 as many "
+                "as take a tenth of the time)",
+                *(self.path, step, every),
+            )
+        self.every = every
+
+    def say_size(self, *, forward: bool) -> None:
+        """Says what a trace takes, for those who might rather have a profile."""
+        without = "" if forward else ", without the forward pass (forward_every=50 takes some)"
+        say(
+            f"{self.path}: a trace, {bytes_text(self.step_bytes)} for each step{without}. "
+            f"For a profile, which has forward passes and is small, name it {self.path}.profile"
+        )
+
+    def say_at_close(
+        self, next_command: str | None, *, called: bool, completes: bool = False
+    ) -> None:
+        """Says how many steps were recorded and what can be done with them.
+
+        `called` says whether any step was asked for: without any, something is wrong, unless the
+        recorder `completes` what was there.
+        """
+        if self.steps > 0:
+            refused = f", {self.refused} refused" if self.refused else ""
+            then = "" if next_command is None else f" Next: {next_command}"
+            say(f"{self.path}: {counted(self.steps, 'steps')} recorded{refused}.{then}")
+        elif self.errors == 0 and not completes:
+            _LOG.warning(
+                "dlsim recorder: %s: nothing was recorded: %s",
+                self.path,
+                "no step was among those to be recorded"
+                if called
+                else "Recorder.step was never called, expected it after each backward pass",
+            )
+
+    def log_at_close(self) -> None:
+        """Logs the errors and the tensors that were left out, a line each, if there are any.
+
+        Those of modules that never ran are no warning.
+        """
+        if self.errors > 0:
+            _LOG.warning("dlsim recorder: %s: %d errors, %d steps", *self._sums())
+        for level, left_out in (
+            (logging.WARNING, [one for one in self.left_out.items() if one[1] != NEVER_CALLED]),
+            (logging.DEBUG, [one for one in self.left_out.items() if one[1] == NEVER_CALLED]),
+        ):
+            if left_out:
+                more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+                first = (self.path, *left_out[0], more)
+                _LOG.log(level, "dlsim recorder: %s: left out: %s (%s)%s", *first)
+
+    def _sums(self) -> tuple[str, int, int]:
+        return self.path, self.errors, self.steps
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.path}: {counted(self.steps, 'steps')}, "
+            f"{counted(len(self.tensors), 'tensors')} of "
+            f"{bytes_text(self.step_bytes)} per step, {bytes_text(self.bytes)} written, "
+            f"{self.seconds:.3f} s in the recorder, {counted(self.errors, 'errors')}"
+        )
+        if self.every is not None:
+            text += f", recording {'all' if self.every == 1 else f'multiples of {self.every}'} now"
+        return f"{text}, first: {self.messages[0]}" if self.messages else text
+
 
 # -- Gradients of a step that is not complete, in files: accumulation would fill the memory
 
@@ -383,9 +564,9 @@ class ProfileSink:
     def add(self, step: int, part: Part) -> None:
         """Counts a part."""
         self._made = writer = self._made or self._writer()
-        for counted in counted_parts(part, writer.mantissas):
-            writer.add(step, counted)
-            del counted  # free before the next are loaded
+        for one in counted_parts(part, writer.mantissas):
+            writer.add(step, one)
+            del one  # free before the next are loaded
 
     def finish(self, step: int) -> None:
         """Writes the step."""
@@ -559,3 +740,376 @@ def description_of(
         "recorder": f"dlsim {__version__}",
         **chosen,
     }
+
+
+# -- Tensors in host memory, as they were when they were asked for
+
+
+def described(part: Part, before: Iterable[RecordedTensor] = ()) -> tuple[RecordedTensor, ...]:
+    """Returns what is recorded of each tensor, mostly the same as in the step `before`."""
+    known = {one.name: one for one in before}
+    in_files = [RecordedTensor(name, *one[1:]) for name, one in part.spilled.items()]
+    in_memory = (_described(name, one, known.get(name)) for name, one in part.tensors.items())
+    return (*in_memory, *in_files)
+
+
+def _described(name: str, tensor: Any, before: RecordedTensor | None) -> RecordedTensor:
+    shape, dtype = tensor.shape, name_of_dtype(tensor.dtype)
+    if before is not None and before.shape == shape and before.dtype == dtype:
+        return before
+    return RecordedTensor(name, tuple(shape), dtype, tensor.numel() * tensor.element_size())
+
+
+def _is_seldom(name: str) -> bool:
+    """Returns whether a tensor is recorded in few steps, so that no buffer is kept for it."""
+    return role_of(name) in ("act", "value")
+
+
+def _local(tensor: Any) -> Any:
+    """Returns the elements that this process holds, dense."""
+    import torch
+
+    tensor = tensor.detach()
+    if type(tensor) is not torch.Tensor and hasattr(tensor, "to_local"):  # DTensor
+        tensor = tensor.to_local()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def _recorded(name: str, given: Any, left_out: dict[str, str]) -> Any:
+    """Returns the elements to be recorded; None if they are not floating-point numbers."""
+    tensor = _local(given)
+    dtype = name_of_dtype(tensor.dtype)
+    if dtype in VALUES:
+        return tensor
+    left_out[name] = f"has elements of type {dtype}"
+    return None
+
+
+class HostCopies:
+    """Takes tensors to the host, once, in buffers that the next call overwrites.
+
+    With `borrowed`, parameters' gradients are those that the training goes on to change. All others
+    are held by hooks alone, and are not copied where they are on the CPU. Those on a CUDA device go
+    to pinned buffers, with one synchronization of each device for all; with `on_device` those of
+    the first device stay there.
+    """
+
+    def __init__(self, *, borrowed: bool = True, on_device: bool = False) -> None:
+        self._borrowed, self._on_device = borrowed, on_device
+        self._buffers: dict[str, Any] = {}
+
+    def take(self, tensors: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
+        """Returns contiguous tensors; notes those that are not floating-point numbers."""
+        import torch
+
+        host: dict[str, Any] = {}
+        counting = None  # the device that counts
+        devices = set()
+        for name, given in tensors.items():
+            tensor = _recorded(name, given, left_out)
+            if tensor is None:
+                continue
+            device = device_of(tensor)
+            if device is not None:
+                devices.add(device)
+                if self._on_device and counting in (None, device):
+                    counting = device
+                    host[name] = tensor.resolve_neg().contiguous()
+                    continue
+                host[name] = self._buffer_like(name, tensor, pinned=True)
+                host[name].copy_(tensor, non_blocking=True)
+            elif tensor.device.type == "cpu" and self._is_borrowed(name):
+                host[name] = self._buffer_like(name, tensor, pinned=False).copy_(tensor)
+            else:
+                host[name] = tensor.resolve_neg().cpu().contiguous()
+        for device in devices:
+            torch.cuda.synchronize(device)
+        return host
+
+    def _is_borrowed(self, name: str) -> bool:
+        return role_of(name) == "value" or (self._borrowed and role_of(name) == "grad")
+
+    def _buffer_like(self, name: str, tensor: Any, *, pinned: bool) -> Any:
+        import torch
+
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            if pinned:
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            else:
+                buffer = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+            if not _is_seldom(name):
+                self._buffers[name] = buffer
+        return buffer
+
+
+def in_host_memory(tensors: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
+    """Returns gradients that hooks alone hold, which nobody goes on to change."""
+    found = {name: _recorded(name, given, left_out) for name, given in tensors.items()}
+    return {
+        name: tensor.resolve_neg().cpu().contiguous()
+        for name, tensor in found.items()
+        if tensor is not None
+    }
+
+
+# -- A thread that runs one job after the other, and that an interrupt of its caller cannot stop
+
+
+class Job:
+    """A call that is made in another thread."""
+
+    def __init__(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._function: Callable[..., object] | None = function
+        self._arguments = arguments
+        self._error: BaseException | None = None
+        self._done = False
+        self._signal: SimpleQueue[None] = SimpleQueue()
+
+    def run(self) -> None:
+        """Makes the call."""
+        try:
+            assert self._function is not None
+            self._function(*self._arguments)
+        except BaseException as error:
+            self._error = error
+        self._function, self._arguments = None, ()  # what they hold is free
+        self._done = True
+        self._signal.put(None)
+
+    def exception(self) -> BaseException | None:
+        """Waits until the call has ended, and returns what it raised."""
+        if not self._done:
+            self._signal.get()
+            self._signal.put(None)  # for another thread that waits
+        return self._error
+
+    def result(self) -> None:
+        """Waits until the call has ended, and raises what it raised."""
+        if self.exception() is not None:
+            raise self._error  # type: ignore[misc]
+
+
+class Worker:
+    """The thread, from now on until `end`.
+
+    KeyboardInterrupt, or what another handler of a signal raises, may come at any moment, also
+    while one of Python's own locks is being taken, which is then never given back: Future, Thread
+    and Condition have such. SimpleQueue takes its lock in C, where no signal is handled. Python's
+    end does not wait for the thread, but closes recorders, which do.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._ended = False
+        _thread.start_new_thread(_work, (self._jobs,))
+
+    def submit(self, function: Callable[..., object], *arguments: Any) -> Job:
+        """Has a function called after all that was submitted before; at once after `end`."""
+        job = Job(function, arguments)
+        if self._ended:
+            job.run()
+        else:
+            self._jobs.put(job)
+        return job
+
+    def wait(self) -> None:
+        """Waits for all that was submitted."""
+        self.submit(_nothing).exception()
+
+    def end(self) -> None:
+        """Waits for all that was submitted, and ends the thread."""
+        self.wait()
+        self._ended = True  # first: nobody may wait for a thread that has ended
+        self._jobs.put(None)  # once more after an interrupt, which may have come before it
+
+    def leave(self) -> None:
+        """Ends the thread behind all that was submitted, and does not wait."""
+        self._ended = True
+        self._jobs.put(None)
+
+
+def _work(jobs: SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job.run()
+        del job  # not held while it waits for the next
+
+
+def _nothing() -> None:
+    """Is done when all before it is."""
+
+
+# -- Counts and writes steps in a thread, while the training goes on
+
+
+class Background:
+    """The output at work in a thread of its own.
+
+    What it is given must stay as it is until `wait` returns. Steps and errors are counted in
+    `report` by `settle`, which raises them instead if `raises`. `pace` receives how long that
+    thread works on a step, and how long the caller waits for it.
+    """
+
+    def __init__(self, output: Output, report: Report, pace: Pace, *, raises: bool) -> None:
+        self._output, self._report, self._raises = output, report, raises
+        self._pace = pace
+        self._sink: Sink | None = None
+        self._thread = Worker()
+        self._spill = Spill(output.spill)
+        # Of the step that is not finished: what reads a part, and its tensors in files.
+        self._parts: list[tuple[Job, Mapping[str, Spilled]]] = []
+        self._has_parts = False  # the output may hold some
+        self._steps: list[tuple[int, Job]] = []
+        self._written: int | None = None  # the last step that is there
+
+    def open(self) -> Sink:
+        """Opens the output, unless it is open."""
+        if self._sink is None:
+            self._sink = self._output.open()
+        return self._sink
+
+    def describe(self, texts: Mapping[str, str]) -> None:
+        """Adds to what the output says of itself."""
+        if self._has_parts or self._steps or self._written is not None:
+            raise UsageError("describe: expected before the first step that is recorded")
+        description = {**self._output.description, **texts}
+        if self._sink is not None:
+            self._sink.describe(description)
+        self._output.description = description
+
+    def add(self, step: int, part: Part) -> None:
+        """Takes a part of a step; returns when it is read if some of it is on a device."""
+        self._has_parts = True
+        done = self._thread.submit(self._read, self.open(), step, part)
+        if any_on_device(part.tensors.values()):
+            with self._waiting():
+                done.exception()
+        self._parts.append((done, part.spilled))
+
+    def put_aside(self, tensors: Mapping[str, Any]) -> None:
+        """Writes tensors of a step whose part comes later; returns when their memory is free."""
+        if self._has_parts:  # an interrupted step has left them
+            self.drop()
+        self.open()  # which refuses a place that somebody else uses
+        self._spill.add(tensors)
+
+    def completed(self, part: Part) -> Part:
+        """Returns a part with what was put aside for it."""
+        return part._replace(tensors=self._spill.summed(part.tensors), spilled=self._spill.take())
+
+    def finish(self, step: int) -> None:
+        """Completes the step."""
+        self.settle()  # those before, which are done
+        parts, self._parts = self._parts, []
+        self._steps.append((step, self._thread.submit(self._finish, step, parts)))
+        self._has_parts = False  # last: if this is interrupted, the next step drops them
+        if self._raises:
+            self.settle()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._pace.waited(time.perf_counter() - began)
+
+    def _read(self, sink: Sink, step: int, part: Part) -> None:
+        began = time.perf_counter()
+        sink.add(step, part)
+        self._pace.worked(step, time.perf_counter() - began)
+
+    def _finish(self, step: int, parts: list[tuple[Job, Mapping[str, Spilled]]]) -> None:
+        began, sink = time.perf_counter(), self.open()
+        try:
+            for reading, _ in parts:  # all are done: there is one thread
+                reading.result()
+        except Exception:
+            sink.drop()
+            raise
+        finally:
+            for _, spilled in parts:
+                remove(spilled)
+        sink.finish(step)
+        self._pace.worked(step, time.perf_counter() - began)
+
+    def drop(self) -> None:
+        """Forgets the parts of a step that is not finished."""
+        self._parts.clear()
+        if self._sink is not None:
+            self._thread.submit(self._sink.drop)
+        self._thread.wait()  # until no part is read
+        self._spill.clear()
+        self._has_parts = False
+
+    def begin(self) -> None:
+        """Begins a step: waits until nothing that was given before is needed.
+
+        Forgets what an interrupted one has left.
+        """
+        self.wait()
+        if self._has_parts:
+            self.drop()
+
+    def forget_spilled(self) -> None:
+        """Forgets what was put aside for a step that is not recorded."""
+        if self._spill.holds:
+            self.drop()
+
+    def wait(self) -> None:
+        """Waits until nothing that was given before is needed."""
+        with self._waiting():
+            self._thread.wait()
+
+    def settle(self) -> None:
+        """Waits for the steps that were finished, and counts them and their errors."""
+        while self._steps:
+            step, outcome = self._steps[0]
+            with self._waiting():
+                outcome.exception()
+            del self._steps[0]
+            errors = self._report.errors
+            with self._report.counting(f"step {step}", raises=self._raises):
+                outcome.result()
+                self._written = step
+                self._report.steps += 1
+            if self._report.errors > errors:
+                self._report.refuse()
+
+    def revoke(self, step: int) -> bool:
+        """Removes a step, the last of those that were finished; returns whether it was there."""
+        self.settle()
+        if self._written != step or self._sink is None:
+            return False
+        self._sink.forget(step)
+        self._written = None
+        self._report.steps -= 1
+        return True
+
+    def measure(self) -> None:
+        """Notes in the report how many bytes are on the disk."""
+        if self._sink is not None:
+            self.wait()
+            self._report.bytes = self._sink.bytes_on_disk()
+
+    def close(self) -> None:
+        """Completes the output."""
+        self._thread.end()
+        self._spill.clear()
+        if self._sink is not None:
+            self._sink.close()
+            self._report.bytes = self._sink.bytes_on_disk()
+            self._sink = None  # last: what was interrupted can be called again
+
+    def abandon(self) -> None:
+        """Completes the output of a recorder that is gone; counts errors, for nobody."""
+        self._raises = False
+        for finish in (self.settle, self.close):
+            with self._report.counting("close", raises=False):
+                finish()
+
+    def leave(self) -> None:
+        """Forgets everything, in a forked process, which has no such thread."""
+        self._parts.clear()
+        self._steps.clear()
+        self._sink = None

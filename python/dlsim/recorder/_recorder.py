@@ -9,26 +9,32 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from inspect import cleandoc
 from typing import Any
 
 from .._errors import Error, InputError, UsageError
-from ._background import Background
-from ._loop import Loop
-from ._modes import in_recorder
-from ._order import StepOrder
-from ._output import Existing, description_of, is_profile, one_of, output_of
-from ._pace import AUTO, forward_steps, pace_of
+from .._values import whole_number
+from ..traces._writer import checked_grad_scale
+from ._order import StepOrder, scale_of
+from ._output import (
+    Background,
+    Existing,
+    HostCopies,
+    Report,
+    described,
+    description_of,
+    is_profile,
+    one_of,
+    output_of,
+)
 from ._ranks import ranks_of
-from ._report import Report
-from ._selection import Choice, Patterns, models_of
+from ._selection import AUTO, Choice, Patterns, forward_steps, models_of, pace_of
 from ._shadows import FORMATS, Shadows, formats_of
-from ._snapshot import HostCopies
 from ._sources import Sources, gradients_of
-from ._tensors import check_on_device
+from ._tensors import check_on_device, in_recorder, is_rerun
 from ._watch import Watching
 
 # -- What help() says of the recorder's arguments
@@ -77,7 +83,6 @@ ARGUMENTS = """
 
 
 # -- What happens to open recorders when their process ends, or in one that is forked from it
-
 
 # Recorders, of probes too, that a program has forgotten to close, which its end closes.
 OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -160,10 +165,10 @@ class Recorder:
         on_error: str = "count",
     ) -> None:
         one_of("on_error", on_error, ("count", "raise"))
-        self._raises = raises = on_error == "raise"
+        self._raises = on_error == "raise"
         complete_abandoned()
         models = models_of(model)
-        self._ranks = ranks_of(list(models.values()), distributed, micro_steps=micro_steps)
+        ranks = ranks_of(list(models.values()), distributed, micro_steps=micro_steps)
         profile = is_profile(path)
         if inference:
             for name, value in {
@@ -177,16 +182,16 @@ class Recorder:
                 if value is not None and value is not False:
                     raise UsageError(f"{name}: not with inference, which has no gradients")
         forward = forward_steps(1 if inference else forward_every, profile=profile)
-        pace = pace_of(
+        self._pace = pace = pace_of(
             every,
             forward,
             default=AUTO if profile and not inference else 1,
-            fixed=self._ranks.kind not in ("single", "reduced"),
+            fixed=ranks.kind not in ("single", "reduced"),
         )
         self._choice = Choice(models, gradients, activations, pace, inference=inference)
         output = output_of(
             path,
-            self._ranks,
+            ranks,
             existing=existing,
             description=description_of(models, pace.description(), inference=inference),
             also=also,
@@ -197,36 +202,33 @@ class Recorder:
         self._tells_size = not profile and self._next_command is not None
         self._report = Report("dry run" if output.path is None else str(output.path))
         pace.chosen = self._report.choose
-        self._steps = Background(output, self._report, pace, raises=raises)
+        self._steps = Background(output, self._report, pace, raises=self._raises)
         unheld = partial(self._choice.uncompiled.hold, False)
         self._collected = when_collected(self, self._steps, unheld)
         self._inside: dict[str, int] = {}  # the thread that is in a call
         self._process = os.getpid()  # one that is forked from it closes nothing
-        self._micro_steps, self._completed = micro_steps, False
-        self._loop = loop = Loop(
-            self._choice,
-            self._report,
-            self._steps,
-            pace,
-            scaler=scaler,
-            micro_steps=micro_steps,
-            records=self._ranks.records,
-            raises=raises,
-        )
+        self._scaler, self._micro_steps, self._records = scaler, micro_steps, ranks.records
+        self._next = 0  # the number of the coming step
+        self._is_known = False  # whether the first step has a number, which its call may state
+        self._last = -1  # the last step recorded here
+        self._micro = 0  # the coming micro-step
+        self._incomplete = self._ended = self._completed = False
+        self._called = False  # whether any step was taken
+        self._taken = False  # whether the last call recorded a step, which nobody has revoked
         order = StepOrder(
             list(models.values()),
             self._choice.parameters,
             self._choice.parameter,
-            loop.guarded,
-            self._ranks,
-            restart=loop.restart,
-            revoke=loop.revoke,
+            self._guarded,
+            ranks,
+            restart=self._restart,
+            revoke=self._revoke,
             scaler=scaler,
             active=gradient_of is None and not micro_steps and not inference,
         )
         formats = formats_of(shadow)
         shadows = None
-        if formats and self._ranks.kind == "single":
+        if formats and ranks.kind == "single":
             shadows = Shadows(models, formats)
             self._choice.due = shadows.due
         self._sources = Sources(
@@ -234,21 +236,24 @@ class Recorder:
             self._choice,
             gradients_of(gradient_of, micro_steps=micro_steps),
             order,
-            loop.guarded,
+            self._guarded,
             micro_steps=micro_steps,
-            count=loop.count,
-            spill=loop.spill,
+            count=self._count,
+            spill=self._spill,
             shadows=shadows,
             copies=HostCopies(borrowed=not micro_steps, on_device=on_device),
-            ranks=self._ranks,
+            ranks=ranks,
             left_out=self._report.left_out,
         )
         self._watching = None
-        if watch is not None and self._ranks.records:
-            self._watching = Watching(watch, scaler, loop.counting)
-        loop.attach(self._sources, self._watching)
-        if self._ranks.records:
-            self._start()
+        if watch is not None and ranks.records:
+            self._watching = Watching(watch, scaler, self._counting)
+        if ranks.records:
+            with self._opening():
+                self._steps.open()
+            self._sources.add_hooks()
+            OPEN.add(self)
+            self._begin(None)
 
     def __enter__(self) -> Recorder:
         return self
@@ -265,7 +270,7 @@ class Recorder:
     def report(self) -> Report:
         """Returns what was recorded so far, and what went wrong."""
         self._steps.settle()
-        with self._loop.counting("report"):
+        with self._counting("report"):
             self._steps.measure()
         kept = {"messages": list(self._report.messages), "left_out": dict(self._report.left_out)}
         return dataclasses.replace(self._report, **kept)  # type: ignore[arg-type]
@@ -289,8 +294,17 @@ class Recorder:
         if not self._micro_steps:
             raise UsageError("micro_step: not prepared, expected Recorder(..., micro_steps=True)")
         with self._alone("micro_step") as alone:
-            if alone:
-                self._loop.micro_step(scale, step, {"loss": loss, **metadata})
+            if not alone:
+                return
+            began = time.perf_counter()
+            self._sources.end_forward()
+            self._take_number(step)
+            stated = self._stated(scale)
+            if self._choice.records:
+                added = self._add(stated, {"loss": loss, **metadata})
+                self._incomplete = not added or self._incomplete
+                self._micro += 1
+            self._pace.in_hook(time.perf_counter() - began)
 
     def step(
         self,
@@ -314,7 +328,14 @@ class Recorder:
         taken = None
         with self._alone("step") as alone:
             if alone:
-                taken = self._loop.step(scale, step, {"loss": loss, **metadata}, again)
+                with self._pace.call():
+                    before = self._sources.seconds_again
+                    self._sources.runs_again(loss, again)
+                    try:
+                        taken = self._take(scale, step, {"loss": loss, **metadata})
+                    finally:
+                        self._sources.runs_again(None, None)
+                        self._pace.aside(self._sources.seconds_again - before)
         if self._tells_size and self._report.tensors:
             self._tells_size = False
             self._report.say_size(forward=self._choice.takes_forward)
@@ -328,16 +349,16 @@ class Recorder:
         """
         if self._completed or os.getpid() != self._process:
             return
-        self._loop.end()
-        with self._loop.counting("close"):
+        self._end()
+        with self._counting("close"):
             self._steps.settle()  # then all steps are counted
-        with self._loop.counting("close"):
+        with self._counting("close"):
             if self._report.steps > 0:
                 self._sources.note_idle()
             self._sources.remove_hooks()
-        with self._loop.counting("close"):
+        with self._counting("close"):
             self._steps.close()
-        with self._loop.counting("close"):
+        with self._counting("close"):
             if self._watching is not None:
                 self._watching.close()
             self._collected.detach()
@@ -346,7 +367,7 @@ class Recorder:
             if self._next_command is not None:
                 self._report.say_at_close(
                     self._next_command or None,
-                    called=self._loop.called,
+                    called=self._called,
                     completes=self._completes,
                 )
         self._completed = True
@@ -355,10 +376,17 @@ class Recorder:
         """Ends recording in a forked process, without a trace: the output is its parent's."""
         self._completed = True
         self._collected.detach()
-        self._loop.end()
+        self._end()
         self._sources.end_forward()
         self._steps.leave()
         OPEN.discard(self)
+
+    def _end(self) -> None:
+        """Records nothing from now on."""
+        self._ended = True
+        self._choice.end()
+
+    # What goes wrong without stopping the training.
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[bool]:
@@ -366,7 +394,7 @@ class Recorder:
         began, own = time.perf_counter(), threading.get_ident()
         # One bytecode looks and enters, so that no other thread comes in between.
         if self._inside.setdefault("thread", own) != own:
-            with self._loop.counting(name):
+            with self._counting(name):
                 raise Error("another thread is in a call of this recorder, expected one at a time")
             yield False
             return
@@ -387,12 +415,156 @@ class Recorder:
                 raise
             self._report.count(error, "opening")
 
-    def _start(self) -> None:
-        with self._opening():
+    def _counting(self, doing: str) -> AbstractContextManager[None]:
+        """Counts an error of the block, or lets it pass."""
+        return self._report.counting(doing, raises=self._raises)
+
+    def _count(self, error: Error) -> None:
+        """Counts an error of the step."""
+        with self._counting(f"step {self._next}"):
+            raise error
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Runs what a hook does."""
+        if is_rerun():
+            return
+        began = time.perf_counter()
+        try:  # not `_counting`: this is called for each tensor
+            with in_recorder():
+                action()
+        except Exception as error:
+            if self._raises:
+                raise
+            self._report.count(error, f"step {self._next}")
+        finally:
+            self._pace.in_hook(time.perf_counter() - began)
+
+    # What hooks tell of the step.
+
+    def _revoke(self, error: Error) -> None:
+        """Counts an error of the step that was taken last, and removes what was recorded of it."""
+        if not self._taken:
+            return
+        self._taken = False
+        with self._counting(f"step {self._last}"):
+            self._report.count(error, f"step {self._last}")
+            if self._steps.revoke(self._last):
+                self._report.revoke()
+        if self._raises:
+            raise error
+
+    def _spill(self) -> None:
+        """Puts aside what the step has left so far."""
+        before, self._incomplete = self._incomplete, True
+        self._steps.put_aside(self._sources.take_early())
+        self._incomplete = before
+
+    def _restart(self) -> None:
+        """Forgets what was seen so far: an optimizer has stepped, so it is of a step before."""
+        self._sources.restart()
+        self._steps.forget_spilled()
+
+    # A step: its number, its parts, its completion.
+
+    def _take(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
+        self._called = True
+        self._sources.end_forward()
+        self._take_number(step)
+        stated = None if self._micro_steps else self._stated(scale)
+        taken = self._next
+        if self._choice.records and not self._ended:
+            if self._micro_steps:
+                complete = self._micro > 0 and not self._incomplete
+                if self._micro == 0:
+                    self._count(Error("micro_step was not called"))
+                elif complete and self._sources.holds_micro_step():
+                    complete = False
+                    self._count(Error("micro_step was not called after the last backward pass"))
+            else:
+                complete = self._add(stated, metadata) and not self._incomplete
+            self._finish(complete)
+            self._pace.took(taken, forward=self._choice.forward)
+        with self._counting(f"step {self._next}"):
+            self._begin(self._next + 1)
+        return taken
+
+    def _begin(self, step: int | None) -> None:
+        self._next, self._micro, self._incomplete = step or 0, 0, False
+        self._sources.clear()
+        self._steps.forget_spilled()
+        if self._records and not self._ended:
+            self._choice.begin(step)
+            self._sources.begin()
+
+    def _take_number(self, step: int | None) -> None:
+        """Makes `step` the number of this one, where it is stated."""
+        with self._counting(f"step {self._next}"):
+            if step is not None and step != self._next:
+                whole_number("step", step, 0)
+                expected, self._next = self._next, step
+                if self._micro > 0:
+                    self._incomplete = True
+                    raise Error(
+                        f"micro-steps were recorded as those of step {expected}, expected "
+                        f"step={step} in the call of the first"
+                    )
+            elif self._is_known:
+                return
+            self._is_known = True
+            if self._records and not self._ended:
+                self._choice.begin(self._next)
+
+    def _stated(self, scale: Any) -> float | None:
+        """Returns the stated scale; None if it is not available or is not that of the gradients."""
+        if self._choice.inference:
+            return 1.0
+        if not self._choice.records and (scale is not None or self._scaler is not None):
+            return None
+        if scale is None and self._scaler is None:
+            scale_of(None, None)  # raises: a loop that forgets it must stop
+        with self._counting(f"step {self._next}"):
+            self._sources.check_scale(scale)
+            return scale_of(scale, self._scaler)
+        return None
+
+    def _add(self, scale: float | None, metadata: Mapping[str, object]) -> bool:
+        """Hands the gradients over as a part of the step; returns whether that worked."""
+        if scale is None:
+            return False
+        with self._counting(f"step {self._next}"):
+            if self._next <= self._last:
+                raise Error(f"steps must ascend, expected more than {self._last}")
+            grad_scale = checked_grad_scale(scale)
             self._steps.open()
-        self._sources.add_hooks()
-        OPEN.add(self)
-        self._loop.start()
+            if self._micro == 0:
+                self._steps.begin()
+            else:
+                self._steps.wait()
+            micro = self._micro if self._micro_steps else None
+            if self._micro == 0:
+                metadata = {**metadata, **self._report.refusals()}
+            part = self._sources.take(self._next, micro, grad_scale, metadata)
+            part = self._steps.completed(part)
+            self._steps.add(self._next, part)
+            if self._watching is not None:
+                self._watching.add(self._next, part)
+            self._report.tensors = described(part, self._report.tensors)
+            return True
+        return False
+
+    def _finish(self, complete: bool) -> None:
+        self._taken = False
+        with self._counting(f"step {self._next}"):
+            if not complete:
+                self._report.refuse()
+                self._steps.drop()
+                if self._watching is not None:
+                    self._watching.drop()
+                return
+            self._last = self._next
+            self._steps.finish(self._next)
+            self._report.recorded()
+            self._taken = True
 
 
 # help() shows all arguments.

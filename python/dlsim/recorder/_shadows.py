@@ -147,8 +147,7 @@ class _OfFormat:
         self._broken: dict[str, Any] | None = None  # what was found when results were not finite
 
     def _shadow(self, names: Iterable[str]) -> Any:
-        from ..emulation._culprits import OF_LOSS
-        from ..emulation._shadow import TORCH_START, Shadow
+        from ..emulation._shadow import OF_LOSS, TORCH_START, Shadow
 
         names = tuple(names)
         wide = OF_LOSS in names
@@ -207,7 +206,7 @@ class _OfFormat:
             found = self._broken
         if not found["fails"] or self._plan is None:
             return found
-        from ..emulation._culprits import OF_LOSS
+        from ..emulation._shadow import OF_LOSS
 
         plan = self._plan.check()
         kept = {

@@ -3,23 +3,635 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
 from .._errors import Error, UsageError
 from .._text import ROOT
-from ._again import Closure, Unfollowed
-from ._forward import ForwardPass
-from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
-from ._order import StepOrder
-from ._output import Part
-from ._ranks import Pieces, Ranks
-from ._report import NEVER_CALLED
+from ._again import Again, Closure, Unfollowed
+from ._order import Guard, StepOrder
+from ._output import NEVER_CALLED, HostCopies, Part, in_host_memory
+from ._ranks import Pieces, Ranks, is_distributed
 from ._selection import Choice
 from ._shadows import Shadows, module_of
-from ._snapshot import HostCopies, in_host_memory
-from ._tensors import Features
+from ._tensors import (
+    Features,
+    computed_in,
+    floats_in,
+    in_backward,
+    is_loss,
+    is_mask,
+    is_plain,
+    is_rerun,
+    is_transformed,
+    outside,
+    tensors_in,
+)
+
+# -- Gradients that are seen while a backward pass computes them
+
+SPILLED_FROM = 64 << 20  # bytes that earlier batches of a step may keep in memory
+
+
+class Seen:
+    """Gradients that hooks have seen, by name.
+
+    They are held, not copied. Autograd adds nothing to a gradient that somebody holds; should
+    anything else change one in place, its version shows it.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, tuple[Any, int]] = {}
+
+    def add(self, name: str, gradient: Any) -> None:
+        """Keeps a gradient, or adds it to that of the same name."""
+        held = self._tensors.get(name)
+        tensor = gradient if held is None else held[0].detach() + gradient.detach()
+        self._tensors[name] = (tensor, tensor._version)
+
+    def take(self) -> tuple[dict[str, Any], list[str]]:
+        """Returns all by name, and the names of those that were changed; forgets them."""
+        held, self._tensors = self._tensors, {}
+        changed = [name for name, (tensor, seen) in held.items() if tensor._version != seen]
+        return {
+            name: tensor.detach() for name, (tensor, _) in held.items() if name not in changed
+        }, changed
+
+    def size(self) -> int:
+        """Returns how much memory the gradients take."""
+        return sum(one.numel() * one.element_size() for one, _ in self._tensors.values())
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._tensors.clear()
+
+
+class ParameterHooks:
+    """The gradient of each backward pass alone, before it is added to that of the others."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Any],
+        wanted: Callable[[str], bool],
+        guard: Guard,
+    ) -> None:
+        self.seen = Seen()
+        self._wanted = wanted
+        self._guard = guard
+        self._frozen = dict(parameters)  # those without a hook: torch refuses it
+        self._handles: list[Any] = []
+        self._add_hooks()
+
+    def _add_hooks(self) -> None:
+        for name, parameter in list(self._frozen.items()):
+            if parameter.requires_grad:
+                del self._frozen[name]
+                self._handles.append(parameter.register_hook(self._hook(name)))
+
+    def _hook(self, name: str) -> Callable[[Any], None]:
+        own = weakref.ref(self)  # what torch keeps must not keep the recorder
+
+        def hook(gradient: Any) -> None:
+            hooks = own()
+            if hooks is not None and hooks._wanted(name):
+                hooks._guard(lambda: hooks.seen.add(f"{name}.grad", gradient))
+
+        return hook
+
+    @property
+    def holds(self) -> bool:
+        """Whether there are gradients that nobody has taken."""
+        return self.seen.size() > 0
+
+    def take(self) -> tuple[dict[str, Any], list[str]]:
+        """Returns what Seen.take returns."""
+        return self.seen.take()
+
+    def clear(self) -> None:
+        """Forgets what was seen; looks for parameters that are no longer frozen."""
+        self.seen.clear()
+        self._add_hooks()
+
+    def remove(self) -> None:
+        """Removes all hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _ignore(*_: Any) -> None:
+    """Is the hook of a module that is not recorded."""
+
+
+def _no_hook() -> Callable[..., None]:
+    return _ignore
+
+
+class ModuleHook:
+    """What a module calls before or after it runs: a bound method, with the module's name first.
+
+    Copies and pickles of the module get one that does nothing.
+    """
+
+    def __init__(self, called: Callable[..., None], name: str) -> None:
+        self._called, self._name = weakref.WeakMethod(called), name
+
+    def __call__(self, *values: Any) -> None:
+        called = self._called()
+        if called is not None:
+            called(self._name, *values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_hook, ()
+
+
+class Outputs:
+    """What modules have returned in a step, each tensor by the name of the first that did."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._returned: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, with the version
+
+    def call(self, module: str) -> str:
+        """Returns the name of another call of a module: `x`, then `x.call1`."""
+        name, call = module or ROOT, self._calls[module]
+        self._calls[module] += 1
+        return f"{name}.call{call}" if call else name
+
+    def is_new(self, tensor: Any) -> bool:
+        """Returns whether no module has returned this very tensor before, with these values."""
+        held, version = self._returned.get(id(tensor), (None, None))
+        now = 0 if tensor.is_inference() else tensor._version
+        self._returned[id(tensor)] = weakref.ref(tensor), now
+        return held is None or version != now or held() is not tensor
+
+    def clear(self) -> None:
+        """Begins a step."""
+        self._calls.clear()
+        self._returned.clear()
+
+
+def name_of_output(call: str, i: int) -> str:
+    """Returns the name of a tensor among those of one output: `x`, then `x.out1`."""
+    return f"{call}.out{i}" if i else call
+
+
+class ActivationHooks:
+    """Gradients of the outputs of modules.
+
+    The first call of a module in a step is `<module>.act_grad`, the next `<module>.call1.act_grad`;
+    of an output with several tensors, those after the first have `.out1`, `.out2` before that. A
+    tensor that several modules return, as a container does with what its last part returns, has the
+    name of the first one. A loss has none: its gradient is no number that passes through the
+    format, but the loss scale itself. `left_out` says which modules take no hook; `models` are the
+    names of those that are no part of another. `types` are those of 16 bits in which modules
+    compute, under autocast or by themselves. `spill` is called when a forward pass begins after
+    the backward pass of another batch, if what that one has left takes much memory.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        wanted: Callable[[str], bool],
+        guard: Guard,
+        models: Collection[str] = ("",),
+        spill: Callable[[], None] | None = None,
+    ) -> None:
+        self.seen = Seen()
+        self.types: set[str] = set()  # of 16 bits, in which modules compute
+        self._spill = spill
+        self._backward = False  # whether one has left something since the last look
+        self.left_out: dict[str, str] = {}
+        self._models = models
+        self._outputs = Outputs()
+        self._wanted, self._guard = wanted, guard
+        self._idle: set[str] = set()  # modules that ran in no step
+        self._handles = []
+        for name, module in modules.items():
+            # Before the hooks of tensor parallelism, which make plain tensors of distributed ones.
+            parameters = module.parameters(recurse=False)
+            first = {"prepend": True} if any(map(is_distributed, parameters)) else {}
+            try:
+                handle = module.register_forward_hook(ModuleHook(self.called, name), **first)
+            except RuntimeError:  # modules of TorchScript refuse
+                self.left_out[f"{name or ROOT}.act_grad"] = "its module takes no hooks"
+            else:
+                self._handles.append(handle)
+                if _is_called(module):
+                    self._idle.add(name)
+
+    def called(self, name: str, _module: Any, _inputs: Any, output: Any) -> None:
+        """Watches for the gradients of what a module has returned."""
+        if not self._wanted(name):
+            return
+        self._idle.discard(name)
+        if is_transformed():
+            return
+        # Checkpointing calls modules during backward.
+        if self._backward and self._spill is not None and not in_backward():
+            self._backward = False
+            if self.seen.size() > SPILLED_FROM:
+                self._guard(self._spill)
+        self._guard(lambda: self._watch(name, output))
+
+    def _watch(self, name: str, output: Any) -> None:
+        tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        if not tensors:
+            return
+        if not self.types and (computed := computed_in(tensors[0])) is not None:
+            self.types.add(computed)
+        call = self._outputs.call(name)
+        for i, tensor in enumerate(tensors):
+            if is_loss(tensor, of_model=name in self._models) or not self._outputs.is_new(tensor):
+                continue
+            if tensor.grad_fn is not None and tensor._version > 0:
+                # torch would add to the hooks on the values before a change in place. Those stay.
+                tensor._backward_hooks = None
+            tensor.register_hook(self._tensor_hook(f"{name_of_output(call, i)}.act_grad"))
+
+    def _tensor_hook(self, name: str) -> Callable[[Any], None]:
+        own = weakref.ref(self)  # a loss that is kept keeps its graph, and that this hook
+
+        def hook(gradient: Any) -> None:
+            hooks = own()
+            if hooks is not None:
+                hooks._backward = True
+                hooks._guard(lambda: hooks.seen.add(name, gradient))
+
+        return hook
+
+    def take(self) -> tuple[dict[str, Any], list[str]]:
+        """Returns what Seen.take returns, and counts calls from 0 again."""
+        self._outputs.clear()
+        return self.seen.take()
+
+    def clear(self) -> None:
+        """Forgets what was seen."""
+        self._outputs.clear()
+        self.seen.clear()
+        self.types.clear()
+
+    def idle(self) -> list[str]:
+        """Returns the names of the tensors of modules that never ran in a recorded step."""
+        return [f"{name or ROOT}.act_grad" for name in sorted(self._idle)]
+
+    def remove(self) -> None:
+        """Removes all hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _is_called(module: Any) -> bool:
+    """Returns whether a module is made to be called.
+
+    A list is not, nor the part of an attention, nor Lightning's module without a forward.
+    """
+    forward = getattr(type(module), "forward", None)
+    name = type(module).__name__
+    return (
+        getattr(forward, "__name__", "") != "_forward_unimplemented"
+        and getattr(forward, "__qualname__", "") != "LightningModule.forward"
+        and name != "NonDynamicallyQuantizableLinear"
+    )
+
+
+# -- The forward pass of a step: what modules return, and how to run it again
+
+
+class ForwardPass:
+    """Outputs of modules in the forward passes of a step, and the calls that make them again.
+
+    Recorded is what runs with gradients before the first backward pass: with accumulation, the
+    first batch; what checkpointing computes again is not. Outputs are `<module>.act`, with `.call1`
+    and `.out1` as gradients of activations have them. They are copied, for models go on to change
+    them in place, and put aside by `spill` if they take much memory. An inference has passes with
+    gradients or without.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        wanted: Callable[[str], bool],
+        guard: Guard,
+        *,
+        models: Collection[str],
+        inference: bool,
+        spill: Callable[[], None],
+    ) -> None:
+        self._modules, self._models = modules, models
+        self._wanted, self._guard = wanted, guard
+        self._inference, self._spill = inference, spill
+        self._noise = Noise(parameters, guard)
+        self.again = Again(inference=inference)
+        self._handles: list[Any] = []
+        self._running: list[str] = []  # the modules that run now, innermost last
+        self._ran: set[str] = set()  # those that did in the step
+        self._counts = False  # whether the pass that runs, or ran last, is to be recorded
+        self._keeps = False  # whether outputs of the step are recorded
+        self._done = True  # whether a backward pass has begun, or no step is recorded
+        self._trains: int | None = None  # the thread that calls `end`, if models ran there
+        self._takes: dict[str, int] = {}  # the thread whose modules are looked at in the step
+        self._sees = False  # whether a forward pass was seen
+        self._values: dict[str, Any] = {}
+        self._outputs = Outputs()
+        self._types: set[str] = set()  # of 16 bits, in which modules compute
+        self._rounding: list[str] = []  # gradients that are nothing but noise
+        self._held = 0  # bytes
+
+    @property
+    def ran(self) -> bool:
+        """Whether a forward pass has begun in the step."""
+        return self._sees
+
+    def begin(self, *, keeps: bool) -> None:
+        """Begins a step whose forward pass is to be seen, and recorded if it `keeps` that."""
+        self._keeps = keeps
+        self._done = self._sees = False
+        self._takes = {} if self._trains is None else {"thread": self._trains}
+        self._types.clear()
+        self._rounding.clear()
+        self._ran.clear()
+        self.again.begin()
+        for name, module in self._modules.items():
+            enter, leave = ModuleHook(self._enter, name), ModuleHook(self._leave, name)
+            try:
+                self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                self._handles.append(module.register_forward_hook(leave))
+            except TypeError:  # before PyTorch 2.0, which runs no step again either
+                self._handles.append(module.register_forward_pre_hook(enter))
+                self._handles.append(module.register_forward_hook(leave))
+            except RuntimeError:  # modules of TorchScript refuse
+                continue
+
+    def end(self) -> None:
+        """Ends the forward pass of a step."""
+        self._done = True
+        if self._handles:
+            own = threading.get_ident()
+            self._trains = own if self._sees and self._takes.get("thread") == own else None
+        self.again.end()
+        self._guard(lambda: self._rounding.extend(self._noise.names()))
+        self._noise.clear()
+        self._outputs.clear()
+        self._running.clear()
+        while self._handles:
+            self._handles.pop().remove()
+
+    def take(self) -> dict[str, Any]:
+        """Returns the values by name, and forgets them."""
+        values, self._values, self._held = self._values, {}, 0
+        return values
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.end()
+        self.again.begin()
+        self.take()
+
+    def buffers(self) -> dict[str, Any]:
+        """Returns the floating-point buffers of modules that ran, by name; no masks.
+
+        `model.half()` casts them, also those that are in no state_dict.
+        """
+        return {
+            f"{name}.value": one.detach()
+            for name, module, one in self._read()
+            if self._wanted(module) and not is_mask(one.detach())
+        }
+
+    def _read(self) -> Iterator[tuple[str, str, Any]]:
+        return (one for one in _buffers_of(self._modules) if one[1] in self._ran)
+
+    def metadata(self) -> dict[str, str]:
+        """Returns what a reader needs to know of the values of the step."""
+        if not self._sees:
+            return {}
+        buffers = [f"{name}.value" for name, _, _ in self._read()]  # autocast leaves them
+        found = {"autocast_float32": "\n".join(buffers)} if buffers else {}
+        if self._types:
+            found["computed_in"] = "\n".join(self._types)
+        if self._rounding:
+            found["noise"] = "\n".join(self._rounding)
+        return found
+
+    def _is_other_thread(self) -> bool:
+        """Returns whether this thread is not the one that trains, but may evaluate the model.
+
+        Before a step shows which one trains, it is the first that runs the model as training does.
+        """
+        own = threading.get_ident()
+        if "thread" not in self._takes and not self._is_training():
+            return True
+        return self._takes.setdefault("thread", own) != own
+
+    def _is_training(self) -> bool:
+        import torch
+
+        return self._inference or torch.is_grad_enabled()
+
+    def _enter(self, name: str, _module: Any, *given: Any) -> None:
+        if self._done or in_backward() or is_transformed() or is_rerun():
+            return
+        if self._is_other_thread():
+            return
+        if name in self._running:  # an exception has left it
+            self._running.clear()
+        self._ran.add(name)
+        if not self._running:
+            outside()
+            self._counts = self._is_training()
+            self._sees = self._sees or self._counts
+            if self._counts and len(given) == 2:
+                self._guard(lambda: self.again.enter(*given))
+        self._running.append(name)
+
+    def _leave(self, name: str, module: Any, _given: Any, output: Any) -> None:
+        if name not in self._running or in_backward() or is_rerun() or self._is_other_thread():
+            return
+        while self._running.pop() != name:
+            continue
+        if self._counts and not self._done:
+            self._guard(lambda: self._record(name, output))
+        if not self._running:
+            self._guard(lambda: self._end_pass(module, output))
+
+    def _end_pass(self, module: Any, output: Any) -> None:
+        own = weakref.ref(self)
+
+        def ended(_gradient: Any) -> None:
+            held = own()
+            if held is not None and not is_rerun():
+                held._done = True
+
+        for tensor in tensors_in(output) if self._counts else ():
+            if tensor.requires_grad:
+                tensor.register_hook(ended)
+                self._noise.add_output(tensor)
+        if self._counts:
+            self.again.leave(module, output)
+
+    def _record(self, name: str, output: Any) -> None:
+        """Records what a module has returned."""
+        floats = floats_in(output)
+        if not floats or not self._wanted(name):
+            return
+        if not self._types and (computed := computed_in(floats[0])) is not None:
+            self._types.add(computed)
+        # Those with gradients come first, so that names are those of their gradients.
+        floats.sort(key=lambda one: not one.requires_grad)
+        call = self._outputs.call(name)
+        for i, tensor in enumerate(floats):
+            if not is_loss(tensor, of_model=name in self._models):
+                of_call = name_of_output(call, i)
+                self._noise.name(f"{of_call}.act_grad", tensor)
+                if self._keeps and self._outputs.is_new(tensor):
+                    self._keep(of_call, tensor)
+
+    def _keep(self, name: str, tensor: Any) -> None:
+        self._held += tensor.numel() * tensor.element_size()
+        if self._held > SPILLED_FROM:
+            self._spill()
+            self._held = tensor.numel() * tensor.element_size()
+        self._values[f"{name}.act"] = tensor.detach().clone()
+
+
+def _buffers_of(modules: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yields each floating-point buffer with dimensions once, with its name and its module's."""
+    seen: set[int] = set()
+    for module, owner in modules.items():
+        for name, one in owner.named_buffers(recurse=False):
+            if id(one) not in seen and one.is_floating_point() and one.dim() and is_plain(one):
+                seen.add(id(one))
+                yield f"{module}.{name}" if module else name, module, one
+
+
+# -- Which gradients of a backward pass are nothing but the rounding errors of float32
+
+# Of what softmax's backward subtracts, the norm of what is left if that is rounding error: see
+# docs/evidence.md.
+_NOISE = 2.0**-18
+
+
+class Noise:
+    """Finds gradients of scores that cancel, as those of equal or single values do.
+
+    The gradient of scores is p (g - sum(p g)) of the result p of a softmax and its gradient g. What
+    is tiny against p g is rounding error, and so is all that backward makes of nothing else. The
+    consumers of a tensor are those that autograd knows from the outputs of a model on.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], guard: Guard) -> None:
+        self._parameters, self._guard = parameters, guard
+        self._outputs: list[Any] = []  # nodes of autograd
+        self._reached: set[Any] = set()  # from these
+        self._named: list[tuple[str, Any, int]] = []  # name, node and which of its results
+        self._softmaxes: list[Any] = []  # nodes
+        self._shares: list[tuple[Any, Any]] = []  # of a softmax: its node, and how much is left
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._outputs.clear()
+        self._reached.clear()
+        self._named.clear()
+        self._softmaxes.clear()
+        self._shares.clear()
+
+    def name(self, name: str, tensor: Any) -> None:
+        """Says by which name the gradient of a tensor is recorded."""
+        if tensor.grad_fn is not None:
+            self._named.append((name, tensor.grad_fn, tensor.output_nr))
+
+    def add_output(self, tensor: Any) -> None:
+        """Says that a tensor is an output of a model; looks for softmaxes before it."""
+        if tensor.grad_fn is not None:
+            self._outputs.append(tensor.grad_fn)
+            for node in _nodes_from(tensor.grad_fn, self._reached):
+                if node.name().startswith("SoftmaxBackward"):
+                    self._watch(node)
+
+    def _watch(self, node: Any) -> None:
+        """Looks at the gradient of the result of a softmax, when there is one."""
+        own, at = weakref.ref(self), len(self._softmaxes)  # what it holds must not hold the node
+        self._softmaxes.append(node)
+        dim = node._saved_dim
+        dim = dim - 2**64 if dim >= 2**63 else dim
+
+        def hook(made: Any, given: Any) -> None:
+            noise = own()
+            if noise is not None and not is_rerun():
+                noise._guard(lambda: noise._measure(at, dim, made[0], given[0]))
+
+        node.register_hook(hook)
+
+    def _measure(self, at: int, dim: int, made: Any, given: Any) -> None:
+        import torch
+
+        if made is None or given is None or torch.is_grad_enabled():
+            return  # what differentiates again is no backward pass of a loss
+        if at < len(self._softmaxes):
+            # Of p g at least this, where p is the same for all; reading p might compute it again.
+            whole = torch.linalg.vector_norm(given) / given.shape[dim]
+            share = torch.linalg.vector_norm(made) / whole
+            self._shares.append((self._softmaxes[at], share))
+
+    def names(self) -> list[str]:
+        """Returns the names of gradients that are noise."""
+        found = {node for node, share in self._shares if float(share) < _NOISE}
+        if not found:
+            return []
+        real, edges = self._consumers(found)
+        names = [name for name, *end in self._named if edges[tuple(end)] and not real[tuple(end)]]
+        known = {id(one): name for name, one in self._parameters.items()}
+        for node, at in edges:
+            name = known.get(id(getattr(node, "variable", None)))
+            if name is not None and not real[node, at]:
+                names.append(f"{name}.grad")
+        return sorted(names)
+
+    def _consumers(self, found: set[Any]) -> tuple[Counter[Any], Counter[Any]]:
+        """Returns by result of a node how many gradients of consumers are no noise, and are all."""
+        edges: Counter[Any] = Counter()
+        waits: Counter[Any] = Counter()  # of a node
+        nodes, left = set(self._outputs), list(self._outputs)
+        while left:
+            for end in left.pop().next_functions:
+                if end[0] is None:
+                    continue
+                edges[end] += 1
+                waits[end[0]] += 1
+                if end[0] not in nodes:
+                    nodes.add(end[0])
+                    left.append(end[0])
+        real = edges.copy()
+        waits.update(self._outputs)  # a loss may be made of them
+        left = [node for node in found if node in nodes]
+        while left:
+            for end in left.pop().next_functions:
+                if end[0] is None:
+                    continue
+                real[end] -= 1
+                waits[end[0]] -= 1
+                if waits[end[0]] == 0:
+                    left.append(end[0])
+        return real, edges
+
+
+def _nodes_from(node: Any, reached: set[Any]) -> Iterator[Any]:
+    """Yields a node of autograd and those that its result was computed from, but for `reached`."""
+    left = [node]
+    while left:
+        one = left.pop()
+        if one is not None and one not in reached:
+            reached.add(one)
+            left += [end[0] for end in one.next_functions]
+            yield one
+
+
+# -- What a step records of a model: gradients, as far as hooks see them, and its forward pass
 
 
 def gradients_of(

@@ -13,8 +13,8 @@ from .._core import STEP_PATH, Alert, Format, HeldStep
 from .._errors import Error, UsageError
 from .._values import text_of, whole_number
 from ..runs import call
+from ._order import SkippedSteps, tells_skips
 from ._output import Part, counted_parts
-from ._scaler import SkippedSteps, tells_skips
 
 _LOG = logging.getLogger("dlsim.recorder")
 
@@ -102,7 +102,6 @@ def target_of(target: Any) -> Target:
 
 
 # -- Computes the figures of watched steps, shows them and raises alarm
-
 
 # Of a step's numbers, those that say nothing of it here.
 _NO_FIGURES = ("step", "next_scale")
