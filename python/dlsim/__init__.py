@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from .runs import scaler as scaler
     from .runs import sweep as sweep
     from .runs import tune as tune
+    from .traces import Exponents as Exponents
     from .traces import Trace as Trace
+    from .traces import exponents as exponents
     from .traces import open_trace as open_trace
-    from .traces._exponents import Exponents as Exponents
-    from .traces._exponents import exponents as exponents
 
     report: CallableReport
 
@@ -78,77 +78,35 @@ if TYPE_CHECKING:
 
 _FORMATS: dict[str, str] = {"FP16": "fp16", "BF16": "bf16", "CB16": "cb16"}
 
-# Public names that cost an import: where each is.
+# Public names that cost an import, by the module that has them.
 _LAZY: dict[str, str] = {
-    "Exponents": "traces._exponents",
-    "Format": "_core",
-    "LossScaler": "_core",
-    "PlanCheck": "emulation._shadow",
-    "ProbeRecorder": "_updates",
-    "Profile": "profiles",
-    "Recorder": "recorder",
-    "Result": "results",
-    "Shadow": "emulation._shadow",
-    "TensorStats": "arrays",
-    "TensorTable": "_core",
-    "Trace": "traces",
-    "__version__": "_core",
-    "accumulate": "_accumulate",
-    "autocast_emulation": "emulation",
-    "check": "_check",
-    "check_plan": "emulation._shadow",
-    "decode": "arrays",
-    "diff": "runs",
-    "encode": "arrays",
-    "explain": "logs",
-    "exponents": "traces._exponents",
-    "format_names": "_core",
-    "formats": "runs",
-    "info": "runs",
-    "keep_float32": "_keep",
-    "measure": "arrays",
-    "open_profile": "profiles",
-    "open_trace": "traces",
-    "policy_names": "_core",
-    "profile": "runs",
-    "quantize": "arrays",
-    "read_result": "results",
-    "replay": "runs",
-    "scaler": "runs",
-    "shadow": "emulation._shadow",
-    "sweep": "runs",
-    "tabulate": "arrays",
-    "tune": "runs",
-    "updates": "_updates",
+    name: module
+    for module, names in {
+        "_accumulate": "accumulate",
+        "_check": "check",
+        "_core": "Format LossScaler TensorTable __version__ format_names policy_names",
+        "_keep": "keep_float32",
+        "_updates": "ProbeRecorder updates",
+        "arrays": "TensorStats decode encode measure quantize tabulate",
+        "emulation": "autocast_emulation",
+        "emulation._shadow": "PlanCheck Shadow check_plan shadow",
+        "logs": "explain",
+        "profiles": "Profile open_profile",
+        "recorder": "Recorder",
+        "results": "Result read_result",
+        "runs": "diff formats info profile replay scaler sweep tune",
+        "traces": "Exponents Trace exponents open_trace",
+    }.items()
+    for name in names.split()
 }
-_SUBMODULES: frozenset[str] = frozenset(
-    {
-        "amp",
-        "arrays",
-        "cerebras",
-        "emulation",
-        "importers",
-        "integrations",
-        "logs",
-        "profiles",
-        "recorder",
-        "report",
-        "results",
-        "runs",
-        "simd",
-        "traces",
-    }
+_SUBMODULES = frozenset(
+    """
+    amp arrays cerebras emulation importers integrations logs profiles recorder report results runs
+    simd traces
+    """.split()
 )
 
-__all__ = [
-    "Error",
-    "InputError",
-    "PolicyRefusal",
-    "UsageError",
-    *_FORMATS,
-    *_LAZY,
-    *_SUBMODULES,
-]
+__all__ = ["Error", "InputError", "PolicyRefusal", "UsageError", *_FORMATS, *_LAZY, *_SUBMODULES]
 
 
 def __getattr__(name: str) -> object:

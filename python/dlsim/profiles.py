@@ -12,7 +12,7 @@ from . import _core
 from ._core import TensorTable
 from ._errors import UsageError
 from ._text import counted
-from .traces._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
+from .traces import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 _STEP_FILE = re.compile(r"step-(\d{10,})\.npz")
 

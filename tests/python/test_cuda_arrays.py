@@ -16,7 +16,7 @@ import torch
 
 import dlsim
 from dlsim import _core
-from dlsim.arrays import _convert, _cuda_arrays
+from dlsim.arrays import _convert, _torch_arrays
 
 BASE = torch.tensor(
     np.random.default_rng(5).standard_normal((60, 60), dtype=np.float32) * np.float32(1e-3)
@@ -53,7 +53,7 @@ def decode_at_once(
 def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A format; from here on, tensors are on a device."""
     encode_at_once.size = 2 if dlsim.Format(request.param).bits <= 16 else 4
-    monkeypatch.setattr(_cuda_arrays, "_queue", lambda tensor: (0, 0))
+    monkeypatch.setattr(_torch_arrays, "_queue", lambda tensor: (0, 0))
     monkeypatch.setattr(_core, "require_cuda", lambda place, device: None)
     monkeypatch.setattr(_core, "encode_on_device", encode_at_once)
     monkeypatch.setattr(_core, "decode_on_device", decode_at_once)

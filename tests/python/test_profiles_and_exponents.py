@@ -12,7 +12,7 @@ from bundled_traces import BUNDLED, TRACES, profile, steps_of
 from safetensors.numpy import load_file, save_file
 
 import dlsim
-from dlsim.traces._exponents import LOWEST_EXPONENT
+from dlsim.traces import LOWEST_EXPONENT
 
 
 def all_kinds_of_values() -> np.ndarray:

@@ -11,7 +11,7 @@ from recording import load, small_model, steps_in
 from torch import nn
 
 import dlsim
-from dlsim.recorder import Watch, _hooks, _output
+from dlsim.recorder import Watch, _output, _sources
 
 BATCHES = 3
 Loop = Callable[[nn.Module, dlsim.Recorder], None]
@@ -19,7 +19,7 @@ Loop = Callable[[nn.Module, dlsim.Recorder], None]
 
 @pytest.fixture(autouse=True)
 def little_stays_in_memory(monkeypatch) -> None:
-    monkeypatch.setattr(_hooks, "SPILLED_FROM", 0)
+    monkeypatch.setattr(_sources, "SPILLED_FROM", 0)
     monkeypatch.setattr(_output, "_LOADED_AT_ONCE", 100)
 
 
@@ -45,7 +45,7 @@ def both_ways(
     """Records twice: what is put aside in files in path/0, what is held in memory in path/1."""
     recorders = []
     for i, limit in enumerate((0, 1 << 40)):
-        monkeypatch.setattr(_hooks, "SPILLED_FROM", limit)
+        monkeypatch.setattr(_sources, "SPILLED_FROM", limit)
         model = small_model()
         place = None if name is None else path / str(i) / name
         with dlsim.Recorder(model, place, **options) as rec:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import dlsim
-from dlsim.recorder import _forward
+from dlsim.recorder import _sources
 
 ACTS = {"0.act", "1.act", "2.act"}
 VALUES = {f"{i}.{kind}.value" for i in (0, 2) for kind in ("weight", "bias")}
@@ -196,7 +196,7 @@ def test_of_accumulated_batches_the_first_is_recorded(tmp_path: Path, micro_step
 def test_much_memory_is_put_aside(tmp_path: Path, monkeypatch) -> None:
     found = []
     for limit in (0, 1 << 40):
-        monkeypatch.setattr(_forward, "SPILLED_FROM", limit)
+        monkeypatch.setattr(_sources, "SPILLED_FROM", limit)
         model = small_model()
         path = tmp_path / str(limit)
         with dlsim.Recorder(model, path, forward_every=1) as rec:
@@ -286,7 +286,7 @@ def test_the_first_that_overflows_is_the_first_that_was_computed(
         def forward(self, x):
             return self.a(self.m(self.z(x))).sum(-1) / 1e9
 
-    monkeypatch.setattr(_forward, "SPILLED_FROM", limit)
+    monkeypatch.setattr(_sources, "SPILLED_FROM", limit)
     model = Stream()
     with dlsim.Recorder(model, tmp_path / name, forward_every=1, on_error="raise") as rec:
         model(torch.ones(3, 2)).mean().backward()

@@ -14,7 +14,7 @@ from recording import small_model, train
 from torch import nn
 
 import dlsim
-from dlsim.recorder import Watch, _snapshot, _tensors
+from dlsim.recorder import Watch, _output, _tensors
 
 HOST = -1  # as a device
 
@@ -23,7 +23,7 @@ HOST = -1  # as a device
 def waits(monkeypatch) -> list[int]:
     """Takes tensors for those of a device; returns the devices that were waited for."""
     waited: list[int] = []
-    for module in (_tensors, _snapshot):
+    for module in (_tensors, _output):
         monkeypatch.setattr(module, "device_of", lambda tensor: HOST)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     return waited

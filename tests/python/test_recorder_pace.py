@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import dlsim  # noqa: E402
-from dlsim.recorder import _pace  # noqa: E402
+from dlsim.recorder import _selection  # noqa: E402
 from dlsim.recorder._selection import FIRST_STEPS, ForwardSteps, Pace, pace_of  # noqa: E402
 
 NO_FORWARD = ForwardSteps(0)
@@ -23,8 +23,8 @@ def auto(forward: ForwardSteps = NO_FORWARD, *, fixed: bool = False) -> Pace:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has distances chosen after the first steps, whatever they took."""
-    monkeypatch.setattr(_pace, "FREE_SECONDS", 0.0)
-    monkeypatch.setattr(_pace, "FIRST_OF_ALL", FIRST_STEPS)
+    monkeypatch.setattr(_selection, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr(_selection, "FIRST_OF_ALL", FIRST_STEPS)
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(_pace.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(_selection.time, "perf_counter", lambda: self.now)
 
     def train(self, pace: Pace, steps: range, *, calls: float, thread: float) -> list[int]:
         """Makes steps of 0.1 s besides what the recorder takes; returns those recorded."""
@@ -136,7 +136,7 @@ def train(path: Path, steps: int, **options: Any) -> dlsim.Recorder:
 
 
 def costly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pace.Costs, "share", lambda _self, every, _forward: 1 / every)
+    monkeypatch.setattr(_selection.Costs, "share", lambda _self, every, _forward: 1 / every)
 
 
 @pytest.mark.usefixtures("soon")
@@ -176,7 +176,7 @@ def test_all_steps_are_recorded_where_that_is_asked_for(
 def test_processes_that_each_record_choose_the_same_steps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_pace.Costs, "share", lambda *_: 1 / 0)  # nothing is measured
+    monkeypatch.setattr(_selection.Costs, "share", lambda *_: 1 / 0)  # nothing is measured
     options: dict[str, Any] = {"distributed": ("separate", 1, 2)}
     train(tmp_path / "a.profile", 120, **options)
     profile = dlsim.open_profile(tmp_path / "a.rank-00001.profile")

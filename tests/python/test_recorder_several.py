@@ -12,7 +12,7 @@ from torch.utils import _python_dispatch
 
 import dlsim
 from dlsim.emulation import _cuda_autocast
-from dlsim.recorder import _modes
+from dlsim.recorder import _tensors
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
@@ -144,7 +144,7 @@ def test_a_model_may_run_under_vmap(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_in_a_recorder_blinds_no_other(tmp_path: Path) -> None:
-    context = _modes.in_recorder()
+    context = _tensors.in_recorder()
     context.__enter__()  # and never left
     model = nn.Sequential(nn.Linear(6, 6), nn.Softmax(-1))
     with dlsim.Recorder(model, tmp_path, forward_every=1, on_error="raise") as rec:

@@ -11,7 +11,7 @@ import torch
 
 import dlsim
 from dlsim import _core
-from dlsim.arrays import _torch_tables
+from dlsim.arrays import _torch_arrays
 
 RANDOM = np.random.default_rng(5)
 
@@ -48,10 +48,10 @@ ARRAYS = {
 def test_torch_counts_the_same_bits(monkeypatch, name, dtype, grad_scale) -> None:
     tensor = torch.from_numpy(ARRAYS[name]).to(dtype)
     expected = dlsim.tabulate(tensor, grad_scale=grad_scale)
-    table = _torch_tables.tabulate_torch(tensor, grad_scale)
+    table = _torch_arrays.tabulate_torch(tensor, grad_scale)
     assert table == expected
-    monkeypatch.setattr(_torch_tables, "_CHUNK", 4000)
-    assert _torch_tables.tabulate_torch(tensor, grad_scale) == expected
+    monkeypatch.setattr(_torch_arrays, "_CHUNK", 4000)
+    assert _torch_arrays.tabulate_torch(tensor, grad_scale) == expected
 
 
 def test_a_table_differs_if_a_value_does() -> None:
@@ -118,5 +118,5 @@ def test_channels_are_those_of_a_profile(tmp_path, shape: tuple[int, ...]) -> No
     last = 1 if len(shape) >= 4 else len(shape) - 1
     for name, axis in (("w.grad", 0), ("h.act_grad", last)):
         table = _core.tabulate_array(values, "float32")
-        table.set_channels(_torch_tables.channels_of(torch.from_numpy(values), axis))
+        table.set_channels(_torch_arrays.channels_of(torch.from_numpy(values), axis))
         assert table == step.table(name)

@@ -175,6 +175,16 @@ if TYPE_CHECKING:
         seed: int
         stream: int
 
+    class _Encoding(_Rules, total=False):
+        as_dtype: bool
+        out: Any
+
+    class _Quantizing(_Rules, total=False):
+        unscale: bool
+        out: Any
+
+    _Scale = float | str
+
 
 # typing keeps a registry of overloads, and with it this module, beyond the end of Python: what
 # the module holds would be reported as leaked.
@@ -182,34 +192,16 @@ if TYPE_CHECKING:
 
     @overload
     def encode(
-        values: NDArray[Any],
-        format: Any,
-        scale: float | str = ...,
-        *,
-        as_dtype: bool = ...,
-        out: NDArray[Any] | None = ...,
-        **rules: Unpack[_Rules],
+        values: NDArray[Any], format: Any, scale: _Scale = ..., **how: Unpack[_Encoding]
     ) -> NDArray[Any]: ...
+
     @overload
     def encode(
-        values: torch.Tensor,
-        format: Any,
-        scale: float | str = ...,
-        *,
-        as_dtype: bool = ...,
-        out: torch.Tensor | None = ...,
-        **rules: Unpack[_Rules],
+        values: torch.Tensor, format: Any, scale: _Scale = ..., **how: Unpack[_Encoding]
     ) -> torch.Tensor: ...
+
     @overload
-    def encode(
-        values: Any,
-        format: Any,
-        scale: float | str = ...,
-        *,
-        as_dtype: bool = ...,
-        out: Any = ...,
-        **rules: Unpack[_Rules],
-    ) -> Any: ...
+    def encode(values: Any, format: Any, scale: _Scale = ..., **how: Unpack[_Encoding]) -> Any: ...
 
 
 def encode(
@@ -294,33 +286,17 @@ if TYPE_CHECKING:
 
     @overload
     def quantize(
-        values: NDArray[Any],
-        format: Any,
-        scale: float | str = ...,
-        *,
-        unscale: bool = ...,
-        out: NDArray[np.float32] | None = ...,
-        **rules: Unpack[_Rules],
+        values: NDArray[Any], format: Any, scale: _Scale = ..., **how: Unpack[_Quantizing]
     ) -> NDArray[np.float32]: ...
+
     @overload
     def quantize(
-        values: torch.Tensor,
-        format: Any,
-        scale: float | str = ...,
-        *,
-        unscale: bool = ...,
-        out: torch.Tensor | None = ...,
-        **rules: Unpack[_Rules],
+        values: torch.Tensor, format: Any, scale: _Scale = ..., **how: Unpack[_Quantizing]
     ) -> torch.Tensor: ...
+
     @overload
     def quantize(
-        values: Any,
-        format: Any,
-        scale: float | str = ...,
-        *,
-        unscale: bool = ...,
-        out: Any = ...,
-        **rules: Unpack[_Rules],
+        values: Any, format: Any, scale: _Scale = ..., **how: Unpack[_Quantizing]
     ) -> Any: ...
 
 

@@ -214,7 +214,7 @@ def _tell_apart(runs: Sequence[Run]) -> None:
 
 def _count_exponents(contents: Contents, result: Shown, paths: list[str], given: bool) -> None:
     """Adds exponents, unless the named trace no longer has the steps of the result."""
-    from ..traces._exponents import exponents
+    from ..traces import exponents
 
     counted = exponents(paths)
     steps = counted.steps

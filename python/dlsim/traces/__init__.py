@@ -4,28 +4,113 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from typing import Literal, TypeAlias
+from operator import index
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._errors import InputError
+from .._errors import InputError, MissingKey, UsageError
 from .._text import counted
-from ._recorded import (
-    AnyPath,
-    ByName,
-    Role,
-    TensorInfo,
-    encoded_paths,
-    index_of,
-    position,
-    tensor_infos,
-)
+
+# -- What traces and profiles have in common: paths, and tensors known without their values
+
+
+AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+Role: TypeAlias = Literal["grad", "act_grad", "act", "value"]
+Header: TypeAlias = tuple[str, str, str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A recorded tensor without its values.
+
+    `dtype` is the recorded type as safetensors names it ("F32", "F64", "F16", "BF16").
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ByName(dict[str, TensorInfo]):
+    """Tensors by name, in their order; a missing one is a KeyError that names the likely one."""
+
+    def __missing__(self, name: object) -> TensorInfo:
+        raise MissingKey("tensor", name, list(self))
+
+
+def tensor_infos(headers: Iterable[Header]) -> ByName:
+    """Returns the tensors by name, in their order."""
+    return ByName(
+        (name, TensorInfo(name, cast("Role", role), dtype, shape))
+        for name, role, dtype, shape in headers
+    )
+
+
+def encoded_paths(paths: AnyPath | Iterable[AnyPath]) -> list[bytes]:
+    """Returns one path or several as the operating system spells them; no path is an error."""
+    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths
+    if not isinstance(given, Iterable):
+        raise TypeError(f"path: expected a path or several, got {type(given).__name__}")
+    encoded = [_encoded(path) for path in given]
+    if not encoded:
+        raise UsageError("path: nothing to open, expected at least one path")
+    return encoded
+
+
+def _encoded(path: object) -> bytes:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"path: expected a path, got {type(path).__name__}")
+    try:
+        return os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"path: not valid Unicode, got {str(path)[:80]!a}") from None
+
+
+def position(steps: Sequence[int], number: int) -> int:
+    """Returns where a step number is among ascending ones; KeyError without it."""
+    from bisect import bisect_left
+
+    wanted = _whole("step", number)
+    at = bisect_left(steps, wanted)
+    if at == len(steps) or steps[at] != wanted:
+        raise MissingKey("step", wanted, (), ranges_of(steps))
+    return at
+
+
+def ranges_of(steps: Sequence[int], most: int = 5) -> str:
+    """Returns ascending numbers for a message: 0 to 44, or 1, 5, 9 and 12 more."""
+    if len(steps) > 1 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"{steps[0]} to {steps[-1]}"
+    more = len(steps) - most
+    shown = ", ".join(map(str, steps[:most]))
+    return f"{shown} and {more} more, up to {steps[-1]}" if more > 0 else shown
+
+
+def index_of(i: int, count: int, place: str) -> int:
+    """Returns `i` counted from the front (a negative one counts from the end), or IndexError."""
+    at = _whole("index of a step", i)
+    if not -count <= at < count:
+        raise IndexError(f"{place}: no step at index {at} of {count}")
+    return at % count
+
+
+def _whole(place: str, number: object) -> int:
+    try:
+        return index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{place}: expected a whole number, got {number!r}") from None
+
+
+# -- Recorded gradients as NumPy arrays, step by step and without holding a trace in memory
+
 
 FloatArray: TypeAlias = NDArray[np.float32]
 
@@ -296,3 +381,107 @@ def open_trace(
             )
     core = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
     return Trace(core, paths[0].decode(errors="replace"))
+
+
+# -- How many recorded values have which exponent, from traces and from profiles
+
+
+LOWEST_EXPONENT = -149  # of the smallest subnormal float32
+HIGHEST_EXPONENT = 127
+_BINADES = HIGHEST_EXPONENT - LOWEST_EXPONENT + 1
+
+Counts: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TensorExponents:
+    """What was counted of one tensor over all steps and micro-steps.
+
+    `counts[i]` values have 2^e <= |x| < 2^(e + 1) with e = LOWEST_EXPONENT + i, subnormal float32
+    values by their own exponents. With `per_step` every field has an axis of steps in front;
+    a step without the tensor has zeros.
+    """
+
+    role: Role
+    counts: Counts
+    zeros: Counts
+    nan: Counts
+    inf: Counts
+    elements: Counts
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """Counts per binade of each tensor; `exponents[i]` is the exponent of `counts[..., i]`."""
+
+    steps: tuple[int, ...]
+    tensors: dict[str, TensorExponents]
+    exponents: NDArray[np.int64] = field(
+        default_factory=lambda: np.arange(LOWEST_EXPONENT, HIGHEST_EXPONENT + 1)
+    )
+
+    def __repr__(self) -> str:
+        steps, tensors = counted(len(self.steps), "steps"), counted(len(self.tensors), "tensors")
+        return f"<dlsim.Exponents: {steps}, {tensors}>"
+
+
+class _Tally:
+    """Adds the rows of steps by the names of their tensors."""
+
+    def __init__(self, steps: int, per_step: bool) -> None:
+        self._shape = (steps, _BINADES + 4) if per_step else (_BINADES + 4,)
+        self._roles: dict[str, Role] = {}
+        self._rows: dict[str, Counts] = {}
+
+    def add(self, step: int, headers: list[Header], rows: Counts) -> None:
+        for (name, role, *_), row in zip(headers, rows, strict=True):
+            if name not in self._rows:
+                self._rows[name] = np.zeros(self._shape, np.int64)
+                self._roles[name] = cast("Role", role)
+            of_tensor = self._rows[name]
+            (of_tensor[step] if of_tensor.ndim == 2 else of_tensor)[...] += row
+
+    def result(self) -> dict[str, TensorExponents]:
+        return {
+            name: TensorExponents(
+                self._roles[name],
+                row[..., :_BINADES],
+                *(row[..., _BINADES + i] for i in range(4)),
+            )
+            for name, row in self._rows.items()
+        }
+
+
+def exponents(
+    path: AnyPath | Iterable[AnyPath],
+    *,
+    tensors: str = "*",
+    per_step: bool = False,
+    ranks: Literal["mean", "sum"] = "mean",
+    npy_void2: Literal["bf16"] | None = None,
+) -> Exponents:
+    """Counts the exponents of a trace's recorded values, on all threads, or those of a profile.
+
+    Values are float32 without the recorded loss scale; each micro-step counts by itself (in a
+    profile made with `--accumulate sum-first`, their sum). Tensors whose names do not match the
+    pattern are left out; that none matches is an InputError. `per_step` takes 2.2 KiB for each
+    tensor and step. `ranks` and `npy_void2` are those of `open_trace`; a profile has its own. The
+    counts of a trace and of its profile are equal.
+    """
+    paths = encoded_paths(path)
+    place = paths[0].decode(errors="replace")
+    reader: _core.TraceReader | _core.ProfileReader
+    if any(_core.is_profile(p) for p in paths):
+        if len(paths) > 1:
+            raise UsageError(f"{place}: a profile among others, expected one profile or traces")
+        reader = _core.ProfileReader(paths[0], tensors=tensors)
+    else:
+        reader = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
+    steps = tuple(reader.steps())
+    tally = _Tally(len(steps), per_step)
+    for i in range(len(steps)):
+        tally.add(i, *reader.load(i).exponents())
+    counted = tally.result()
+    if steps and not counted:
+        raise InputError(f"{place}: no tensor matches the pattern {tensors!r}")
+    return Exponents(steps, counted)
