@@ -127,7 +127,7 @@ void Restore(BoundScaler& self, const State& state) {
 
 void RestartAt(BoundScaler& self, const nb::object& given) {
   const double scale =
-      nb::cast<double>(nb::module_::import_("dlsim.arrays._arguments").attr("scale_of")(given));
+      nb::cast<double>(nb::module_::import_("dlsim.arrays._convert").attr("scale_of")(given));
   if (!std::isfinite(scale) || scale < 0) {
     throw UsageError("scale", "not a loss scale", "a finite number", PythonRepr(scale));
   }

@@ -103,7 +103,7 @@ nb::list ChannelsOf(const TensorTable& table) {
 
 nb::object AskTable(const TensorTable& table, const nb::object& format, const nb::object& scale,
                     const std::string& overflow, const std::string& subnormals) {
-  const nb::module_ arguments = nb::module_::import_("dlsim.arrays._arguments");
+  const nb::module_ arguments = nb::module_::import_("dlsim.arrays._convert");
   const nb::object known = arguments.attr("conversion_of")(format, "rne", overflow, subnormals);
   const nb::object by = arguments.attr("scale_of")(scale);
   const auto conversion = nb::cast<Conversion>(known[1]);
@@ -116,7 +116,7 @@ nb::object AskTable(const TensorTable& table, const nb::object& format, const nb
   }
   const nb::object counters = CountersOf({*stats})[0];
   counters["quantized_sum_of_squares"] = std::numeric_limits<double>::quiet_NaN();
-  return nb::module_::import_("dlsim.arrays._tensor_stats")
+  return nb::module_::import_("dlsim.arrays")
       .attr("TensorStats")(known[0], by, **counters);
 }
 

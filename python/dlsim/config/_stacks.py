@@ -118,8 +118,8 @@ def _is_dlsim(source: Source) -> bool:
     table = source.table
     named = [table.entries.get(key, Node(None)).value for key in ("policy", "format")]
     shapes = all(isinstance(value, (str, list, type(None))) for value in named)
-    known = sum(key in _DLSIM_KEYS for key in table.entries)
-    return not source.is_command and shapes and 2 * known >= len(table.entries)
+    own = all(key in _DLSIM_KEYS or suggestion(key, _DLSIM_KEYS) for key in table.entries)
+    return not source.is_command and shapes and own
 
 
 _TRAINER_MARKS = """
