@@ -7,9 +7,11 @@ of the scale, `policy` checks the stack's own scaler on it, and `conclusion` say
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._core import Format
+from .._core import Alert, Format
 from .._errors import UsageError
 from .._files import replacing, require_no_input
 from .._values import text_of
@@ -43,7 +45,6 @@ def explain(
     """
     from ..runs import paths_of as texts_of_paths
     from . import conclusion
-    from .expectations import checked, parsed
     from .facts import paths_of
     from .reading import read_logs, refuse_without_scale
 
@@ -54,7 +55,7 @@ def explain(
     if csv is not None:
         require_no_input(csv, paths)
     given = [] if expect is None else [expect] if isinstance(expect, str) else list(expect)
-    expectations = [parsed(text_of("explain: expect", text), conclusion.FIGURES) for text in given]
+    expectations = [_expectation(text_of("explain: expect", text)) for text in given]
     log = read_logs(paths, tag)
     found = paths_of(log)
     if not found:
@@ -68,11 +69,37 @@ def explain(
     data: dict[str, Any] = conclusion.document_of(explained)
     if expectations:
         figures = data["summary"] | {"divergence_from": data["skips"]["divergence_from"]}
-        data["expectations"] = [checked(each, figures) for each in expectations]
+        data["expectations"] = [_outcome(each, figures) for each in expectations]
     if csv is not None:
         _write(csv, conclusion.csv_of(explained))
     command = ("dlsim", "explain", *paths)
     return Result(data, command, report="" if quiet else conclusion.report_of(explained))
+
+
+def _expectation(text: str) -> Alert:
+    """Reads an expression about a figure, as --expect of the commands in C++."""
+    from .conclusion import FIGURES
+
+    if ":" in re.split("[<>=!]", text)[0]:
+        raise UsageError(
+            f"--expect: a log has no runs to choose from, expected a figure alone, got {text!r}"
+        )
+    expectation = Alert(text, "--expect")
+    expectation.require(FIGURES)
+    return expectation
+
+
+def _outcome(expectation: Alert, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what came of an expectation, as in the JSON."""
+    found = figures[expectation.figure]
+    number = None if found is None else float(found)
+    is_count = number is not None and number % 1 == 0 and abs(number) < 2**53
+    return {
+        "run": None,
+        "expression": expectation.text,
+        "found": int(found) if is_count else found,
+        "holds": expectation.holds(number),
+    }
 
 
 def _write(path: PathText, lines: Any) -> None:

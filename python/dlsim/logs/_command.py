@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +70,6 @@ def main(arguments: Sequence[str]) -> int:
     options = vars(_parser().parse_args(arguments))
     path = options.pop("json")
     from . import explain
-    from .expectations import outcome_text
 
     logs = options.pop("logs")
     if path not in (None, "-"):
@@ -86,6 +86,9 @@ def main(arguments: Sequence[str]) -> int:
     for outcome in result.get("expectations", ()):
         if not outcome["holds"]:
             sys.stdout.flush()
-            print(f"dlsim explain: {outcome_text(outcome)}", file=sys.stderr)
+            found = "none" if outcome["found"] is None else outcome["found"]
+            figure = re.split("[<>=!]", outcome["expression"])[0].strip()
+            text = f"{figure} is {found}, expected {outcome['expression']}"
+            print(f"dlsim explain: {text}", file=sys.stderr)
             code = _CHECK_FAILED
     return code

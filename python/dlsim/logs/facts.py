@@ -403,6 +403,25 @@ def _first_of(ranks: int, count: int, same: Callable[[int, int], bool]) -> list[
     return kept if matched[-1] == len(kept) and len(kept) >= 2 else []
 
 
+def _copies_of_states(records: Iterable[Record]) -> int:
+    """Returns how often each line that counts steps appears in a row, if all do so equally."""
+    states = ((r.wording, r.number, r.used, r.next) for r in records if r.is_state)
+    lengths = [len(list(group)) for _, group in groupby(states)]
+    return lengths[0] if len(lengths) > 1 and len(set(lengths)) == 1 else 1
+
+
+def _first_equal(same: Callable[[int, int], bool]) -> Callable[[int], int]:
+    """Returns a key that is the same for messages in a row that are equal."""
+    first = 0
+
+    def key(at: int) -> int:
+        nonlocal first
+        first = first if same(first, at) else at
+        return first
+
+    return key
+
+
 def _keep_one_of_equal(records: list[Record], log: Log) -> list[Record]:
     """Ranks that do not name themselves: every message appears once for each."""
     at, before, states = [], [], 0
@@ -418,7 +437,11 @@ def _keep_one_of_equal(records: list[Record], log: Log) -> list[Record]:
 
     ranks, kept = _copies_of_ranks(len(at), same)
     if ranks < 2:
-        return records
+        ranks = _copies_of_states(records)
+        groups = [list(g) for _, g in groupby(range(len(at)), _first_equal(same))]
+        kept = [i for group in groups for i in group[: len(group) // ranks]]
+        if ranks < 2 or not at or any(len(group) % ranks for group in groups):
+            return records
     log.losses.several_ranks = True
     named = all(records[i].rank is not None for i in at)
     who = "engine: all have the same rank" if named else "rank"
