@@ -43,7 +43,6 @@ class CommandParser(argparse.ArgumentParser):
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Raises it."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 

@@ -193,7 +193,6 @@ class _Block:
             _hooks.acquire()
 
     def end(self) -> None:
-        """Leaves everything as it was before the block."""
         if self._rounding is not None:
             _hooks.release()
         self._uncompiled.hold(False)

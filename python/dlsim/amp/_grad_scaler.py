@@ -31,7 +31,6 @@ _CHUNK = 1 << 22
 
 
 def parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Yields all parameters of `optimizer`, group by group."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -313,7 +312,6 @@ def isfinite(optimizer: Optimizer) -> torch.Tensor | bool:
 
 
 def remember_finite(optimizer: Optimizer, finite: torch.Tensor) -> None:
-    """Sets what isfinite() returns."""
     _last_finite[optimizer] = finite
 
 

@@ -153,7 +153,6 @@ def is_list(argument: Any) -> bool:
 
 
 def listed(argument: Any) -> list[Any]:
-    """Returns an argument as a list."""
     return list(argument) if is_list(argument) else [argument]
 
 

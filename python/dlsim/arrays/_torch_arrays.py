@@ -203,7 +203,6 @@ def _as_element(codes: torch.Tensor, element: str) -> torch.Tensor:
 
 
 def decode(codes: torch.Tensor, format: Format | None, out: torch.Tensor | None) -> torch.Tensor:
-    """Does what dlsim.decode does."""
     tensor, element = _read(codes, "codes", CODES)
     chosen = format_of_codes(element, format)
     size = 2 if chosen.bits <= 16 else 4
@@ -226,7 +225,6 @@ def quantize(
     unscale: bool,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Does what dlsim.quantize does."""
     tensor, element = _read(values, "values", VALUES)
     size = 2 if format.bits <= 16 else 4
     codes = torch.empty(tensor.shape, dtype=_KERNEL_CODES[size], device=tensor.device)
@@ -296,7 +294,6 @@ def unscaled(tensor: torch.Tensor, grad_scale: float) -> torch.Tensor:
 
 
 def times(values: torch.Tensor, factor: float | np.float32) -> torch.Tensor:
-    """Returns float32 values times a float32 factor."""
     product: torch.Tensor = values.mul(float(factor))
     return product
 

@@ -46,7 +46,6 @@ class _Scaling:
         self.steps = table.integer("steps_per_increase", least=1)
 
     def require_order(self, top: float) -> None:
-        """Refuses a least scale above the largest."""
         if (self.least or 2**-14) > (self.most or top):
             key = "min_loss_scale" if self.least else "max_loss_scale"
             self.table.refuse(key, "the least loss scale is above the largest")
@@ -82,7 +81,6 @@ class _Scaling:
 
 
 def _clip(table: Table, config: Config, zero_is_off: bool = False) -> None:
-    """Reads clipping by norm or by value, never both."""
     found = {}
     for key in ("max_gradient_norm", "max_gradient_value"):
         limit = table.number(key)

@@ -71,7 +71,6 @@ class Fill:
 
 
 def own_keys(table: Table) -> list[str]:
-    """Returns the keys of a table that are DeepSpeed's own."""
     marks = ["zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer"]
     marks += ["steps_per_print", "wall_clock_breakdown"]
     found = [mark for mark in marks if mark in table.entries]

@@ -25,7 +25,6 @@ class Options:
     backend: str = ""  # csx, gpu, cpu; empty: what the file says
 
     def before(self, *version: int) -> bool:
-        """Whether the stack is older."""
         return self.version is not None and self.version < version
 
 
@@ -96,7 +95,6 @@ class Config:
             self.max_norm = float(limit)
 
     def clip(self, table: Table, norm: str, value: str) -> None:
-        """Reads clipping by norm or by value."""
         limits = [table.number(key, above=0) for key in (norm, value)]
         if None not in limits:
             table.refuse(value, "clips a second time", f"{norm} or {value}")

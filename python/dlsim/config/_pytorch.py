@@ -97,7 +97,6 @@ def _surroundings(file: Table, config: Config) -> None:
 
 
 def read_torch(source: Source, options: Options) -> Config:
-    """The keyword arguments of torch.amp.GradScaler."""
     config, table = Config("torch GradScaler"), _first(source.table, _GRAD_SCALERS)
     if table is None:
         source.table.refuse("", "no table torch.amp.GradScaler")
@@ -115,7 +114,6 @@ def read_torch(source: Source, options: Options) -> Config:
 
 
 def read_apex(source: Source, options: Options) -> Config:
-    """The keyword arguments of apex.amp.initialize."""
     config, table = Config("Apex amp"), _first(source.table, _APEX_NAMES)
     if table is None:
         source.table.refuse("", "no table apex.amp")
@@ -606,7 +604,6 @@ def read_lightning(source: Source, options: Options) -> Config:
 
 
 def _lightning_surroundings(trainer: Table, config: Config) -> None:
-    """Clipping and accumulation."""
     require_unquoted(trainer, "gradient_clip_val", "accumulate_grad_batches")
     config.clip_norm(trainer, "gradient_clip_val")
     if trainer.choice("gradient_clip_algorithm", ("norm", "value"), lower=True) == "value":

@@ -90,7 +90,6 @@ def printable(text: str, most: int = 200) -> str:
 
 
 def quoted(text: str) -> str:
-    """Returns a text in quotes for a message."""
     return f"'{printable(text)}'"
 
 
@@ -115,13 +114,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def message(place: str, problem: str, expected: str = "", got: str = "") -> str:
-    """Returns the line of an error."""
     parts = [problem, f"expected {expected}" if expected else "", f"got {got}" if got else ""]
     return f"{place}: " * bool(place) + ", ".join(filter(None, parts))
 
 
 def refuse(place: str, problem: str, expected: str = "", got: str = "") -> NoReturn:
-    """Raises UsageError with one line."""
     raise UsageError(message(place, problem, expected, got))
 
 
@@ -171,23 +168,19 @@ class Table:
         return node
 
     def is_text(self, key: str, text: str) -> bool:
-        """Whether the value is this text."""
         node = self.entries.get(key)
         return node is not None and node.value == text
 
     def inner(self, key: str, node: Node) -> Table:
-        """Returns a table that is the value of a key."""
         return Table(self.file, node.value, self.path_of(key), node.line)
 
     def table(self, key: str) -> Table | None:
-        """Returns the table at a key, or None."""
         node = self.node(key)
         if node is not None and not isinstance(node.value, dict):
             self.refuse(key, "wrong type", "keys with values", described(node))
         return None if node is None else self.inner(key, node)
 
     def table_or_empty(self, key: str) -> Table:
-        """Returns the table at a key, or an empty one."""
         return self.table(key) or Table(self.file, {}, self.path_of(key), self.line)
 
     def number(
@@ -225,14 +218,12 @@ class Table:
         return value
 
     def boolean(self, key: str) -> bool | None:
-        """Returns true or false."""
         node = self.node(key)
         if node is not None and not isinstance(node.value, bool):
             self.refuse(key, "wrong type", "true or false", described(node))
         return None if node is None else node.value
 
     def string(self, key: str) -> str | None:
-        """Returns a text."""
         node = self.node(key)
         if node is not None and not isinstance(node.value, str):
             self.refuse(key, "wrong type", "text", described(node))
@@ -250,7 +241,6 @@ class Table:
         self.refuse(key, "unknown name" + hint, one_of(names), quoted(text))
 
     def require_known(self, keys: Sequence[str]) -> None:
-        """Refuses a key that is none of these."""
         for key in self.entries:
             if key not in keys:
                 meant = suggestion(key, keys)
@@ -278,7 +268,6 @@ class Clear:
         self.entries, self.complete = table.entries, complete
 
     def has(self, key: str) -> bool:
-        """Whether the key is there, clear or not."""
         node = self.entries.get(key)
         return node is not None and node.value is not None
 
@@ -292,7 +281,6 @@ class Clear:
         return None if node is None or isinstance(node.value, Unknown) else node.value
 
     def text(self, key: str) -> str | None:
-        """Returns a text."""
         value = self.value(key)
         return value if isinstance(value, str) else None
 
@@ -702,7 +690,6 @@ def source_of(file: Table) -> Source:
 
 
 def tables_in(table: Table) -> Iterator[Table]:
-    """Returns all tables inside of a table."""
     for key, node in table.entries.items():
         if isinstance(node.value, dict):
             inner = table.inner(key, node)

@@ -508,7 +508,6 @@ class _Script:
             place.append(command)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Makes variables unknown."""
         self.variables.update({name: [UNKNOWN] for name in names})
 
     def flattened(self, words: list[_Word]) -> list[_Word]:

@@ -329,7 +329,6 @@ FOREIGN = (
 
 
 def _count(source: Source, marks: str) -> int:
-    """How many marks are there."""
     return sum(bool(source.marks(mark.split("|"))) for mark in marks.split())
 
 

@@ -384,7 +384,6 @@ class _Carried(_Mode):  # type: ignore[misc]
         self._refuses = refuses
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls an operator of forward or backward."""
         kwargs = kwargs or {}
         given = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         if kwargs.get("dtype") != self.dtype and all(one.dtype != self.dtype for one in given):

@@ -652,7 +652,6 @@ class Shadow:
         return bool(self._steps) and self._steps[-1].overflows
 
     def _in_format(self, reference: Reference) -> CheckedStep:
-        """Runs a step in the format."""
         loss = norm = math.nan
         message = ""
         try:
@@ -777,11 +776,9 @@ class Survey:
     products: Mapping[str, int]
 
     def holds(self, module: str, other: str) -> bool:
-        """Returns whether a module is a part of another."""
         return _is_in(other, module)
 
     def is_leaf(self, module: str) -> bool:
-        """Returns whether no module runs in a module."""
         return not any(_is_in(one, module) for one in self.order)
 
     def share(self, names: Iterable[str]) -> float | None:
@@ -833,7 +830,6 @@ class Reference:
 
     @property
     def counts(self) -> bool:
-        """Whether the step is finite."""
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
@@ -854,7 +850,6 @@ class _Rows:
         self._sums: list[torch.Tensor] = []
 
     def add(self, expected: torch.Tensor, found: torch.Tensor) -> None:
-        """Adds the gradients of one step."""
         difference = found - expected
         new = [expected.clone(), expected.square(), difference, difference.square()]
         sums = self._sums or [torch.zeros_like(one) for one in new]
@@ -1035,7 +1030,6 @@ class _Attributes:
         return ()
 
     def restore(self) -> None:
-        """Has the module keep it again."""
         now = vars(self._module)
         for name in [name for name in now if name not in _OF_MODULES and name not in self._before]:
             del now[name]

@@ -114,7 +114,6 @@ def _opened(path: Path, group: str) -> Iterator[Any]:
 
 
 def _groups(path: Path, group: str, job: Import) -> list[tuple[Position, _Place]]:
-    """Returns the groups of steps."""
     places = []
     with _opened(path, group) as root:
         for name, item in _members(root):

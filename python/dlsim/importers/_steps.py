@@ -269,11 +269,9 @@ class Import:
         self._notes[remark] = None
 
     def takes(self, name: str) -> bool:
-        """Whether the tensor is imported."""
         return any(fnmatchcase(name, pattern) for pattern in self._tensors)
 
     def role(self, name: str) -> str:
-        """The role of the tensor."""
         if any(fnmatchcase(name, pattern) for pattern in self._act_grad):
             return "act_grad"
         return self.roles.get(name) or _core.role_of(name)

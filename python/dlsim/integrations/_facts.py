@@ -25,7 +25,6 @@ class Loss:
         self._parts: list[tuple[Any, float]] = []
 
     def add(self, loss: Any, share: float = 1.0) -> None:
-        """Adds `share` of the loss of a batch."""
         self._parts.append((loss.detach() if hasattr(loss, "detach") else loss, share))
 
     def item(self) -> float | None:

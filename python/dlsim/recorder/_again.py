@@ -171,12 +171,10 @@ class Again:
         self._why = ""
 
     def begin(self) -> None:
-        """Begins a step."""
         self._mode.leave()
         self._clear()
 
     def end(self) -> None:
-        """Follows no more calls."""
         self._follows = False
         self._mode.leave()
 
@@ -254,7 +252,6 @@ class Again:
         return found
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls one of torch's functions."""
         if not self._follows or self._inside or in_backward() or _is_unseen(func):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")

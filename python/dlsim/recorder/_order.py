@@ -132,7 +132,6 @@ class WatchedUpdate:
         self._ours = scaler.update = _Update(scaler, note)
 
     def close(self) -> None:
-        """Leaves the scaler as it was."""
         if vars(self._scaler).get("update") is self._ours:
             del self._scaler.update
             if self._before is not None:
@@ -206,7 +205,6 @@ class Changes:
         self._doubts = _DOUBTS
 
     def given(self, gradient: Any) -> None:
-        """Keeps what backward has left."""
         self._before = gradient.detach().clone()
 
     def check(self, given: Mapping[str, Any], scale: float) -> None:
@@ -265,7 +263,6 @@ class Changes:
         )
 
     def clear(self) -> None:
-        """Forgets what backward has left."""
         self._before = None
 
 
@@ -291,7 +288,6 @@ def _is_scale(factor: float, gradient: Any) -> bool:
 
 
 def _rounding(gradient: Any) -> float:
-    """Returns the relative error of a factor."""
     import torch
 
     return 4 * torch.finfo(gradient.dtype).eps
@@ -315,7 +311,6 @@ class Leftovers:
         self._counts = True  # whether clearing a gradient changes its version
 
     def begin(self) -> None:
-        """Begins a step."""
         self._sums.clear()
 
     def held(self, name: str, gradient: Any, *, used: bool) -> None:
@@ -329,7 +324,6 @@ class Leftovers:
             self._counts = bool(gradient.any())
 
     def given(self, name: str, gradient: Any) -> None:
-        """Notes what backward has left of a gradient."""
         if name not in self._held:
             return
         before, version, used = self._held[name]
@@ -357,7 +351,6 @@ class Leftovers:
         return sums if len(sums) < len(names) else {one for one in sums if not self._sums[one]}
 
     def clear(self) -> None:
-        """Forgets everything."""
         self._held.clear()
         self._sums.clear()
 
@@ -412,7 +405,6 @@ class StepOrder:
         self._changes = Changes(parameters if compares else {}, scaler)
 
     def add_hooks(self) -> None:
-        """Begins to look, with PyTorch 2.1 or later."""
         import torch
         from torch.optim import optimizer
 
@@ -498,7 +490,6 @@ class StepOrder:
             self._restart()
 
     def begin(self) -> None:
-        """Begins a step."""
         self._looks = bool(self._handles) and any(map(self._wanted, self._parameters))
         self._leftovers.begin()
         for name, parameter in self._parameters.items() if self._looks else ():
@@ -592,7 +583,6 @@ class StepOrder:
             self._add_hooks()
 
     def remove(self) -> None:
-        """Removes all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

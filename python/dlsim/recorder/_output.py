@@ -223,7 +223,6 @@ class Spilled(NamedTuple):
     bytes: int
 
     def load(self, name: str) -> Any:
-        """Returns the tensor of this name."""
         from safetensors import safe_open
 
         with safe_open(self.path, "pt") as file:
@@ -270,7 +269,6 @@ class Spill:
         return found
 
     def clear(self) -> None:
-        """Forgets everything."""
         self._tensors.clear()
         if self._writer is not None:
             shutil.rmtree(self._writer.directory, ignore_errors=True)
@@ -284,7 +282,6 @@ class Spill:
 
 
 def remove(spilled: Mapping[str, Spilled]) -> None:
-    """Removes the files of a step."""
     for path in {one.path for one in spilled.values()}:
         path.unlink(missing_ok=True)
 
@@ -384,7 +381,6 @@ def _held(directory: Path, offer: str) -> UsageError:
 
 
 def refuse_trace(directory: Path) -> None:
-    """Raises UsageError if a directory holds steps."""
     if any(directory.glob("step-*.safetensors")):
         raise _held(directory, _OFFER)
 
@@ -474,11 +470,9 @@ class TraceSink:
             os.replace(self._waiting / name, self._writer.directory / name)
 
     def forget(self, step: int) -> None:
-        """Removes `step` and later steps."""
         self._writer.forget(step, rank=self._rank)
 
     def drop(self) -> None:
-        """Removes parts that wait."""
         shutil.rmtree(self._waiting, ignore_errors=True)
         self._parts = None
 
@@ -491,7 +485,6 @@ class TraceSink:
             self._lock.release()
 
     def bytes_on_disk(self) -> int:
-        """Returns the bytes of all steps written here."""
         return self._writer.bytes_written
 
 
@@ -558,18 +551,15 @@ class ProfileSink:
             raise UsageError(re.sub(r"^scal\w+:", "also:", str(error))) from None
 
     def describe(self, description: Mapping[str, str]) -> None:
-        """Has profile.json written again."""
         self._description, self._made = description, None
 
     def add(self, step: int, part: Part) -> None:
-        """Counts a part."""
         self._made = writer = self._made or self._writer()
         for one in counted_parts(part, writer.mantissas):
             writer.add(step, one)
             del one  # free before the next are loaded
 
     def finish(self, step: int) -> None:
-        """Writes the step."""
         if self._steps_before:
             self.forget(step)
             self._steps_before = False
@@ -578,14 +568,12 @@ class ProfileSink:
         self._bytes += step_file(self._path, step).stat().st_size
 
     def forget(self, step: int) -> None:
-        """Removes `step` and later steps."""
         for number, file in steps_in(self._path).items():
             if number >= step:
                 self._bytes -= file.stat().st_size
                 file.unlink()
 
     def drop(self) -> None:
-        """Forgets counted parts."""
         if self._made is not None:
             self._made.drop()
 
@@ -599,7 +587,6 @@ class ProfileSink:
         self._open.pop(self._place, None)
 
     def bytes_on_disk(self) -> int:
-        """Returns the size of the profile."""
         return self._bytes
 
 
@@ -623,7 +610,6 @@ class NoSink(ProfileSink):
         self._bytes -= self._of_last
 
     def close(self) -> None:
-        """Removes the folder."""
         super().close()
         self._folder.cleanup()
 
@@ -867,7 +853,6 @@ class Job:
         self._signal: SimpleQueue[None] = SimpleQueue()
 
     def run(self) -> None:
-        """Makes the call."""
         try:
             assert self._function is not None
             self._function(*self._arguments)
@@ -914,7 +899,6 @@ class Worker:
         return job
 
     def wait(self) -> None:
-        """Waits for all that was submitted."""
         self.submit(_nothing).exception()
 
     def end(self) -> None:
@@ -963,7 +947,6 @@ class Background:
         self._written: int | None = None  # the last step that is there
 
     def open(self) -> Sink:
-        """Opens the output, unless it is open."""
         if self._sink is None:
             self._sink = self._output.open()
         return self._sink
@@ -998,7 +981,6 @@ class Background:
         return part._replace(tensors=self._spill.summed(part.tensors), spilled=self._spill.take())
 
     def finish(self, step: int) -> None:
-        """Completes the step."""
         self.settle()  # those before, which are done
         parts, self._parts = self._parts, []
         self._steps.append((step, self._thread.submit(self._finish, step, parts)))
@@ -1034,7 +1016,6 @@ class Background:
         self._pace.worked(step, time.perf_counter() - began)
 
     def drop(self) -> None:
-        """Forgets the parts of a step that is not finished."""
         self._parts.clear()
         if self._sink is not None:
             self._thread.submit(self._sink.drop)
@@ -1057,7 +1038,6 @@ class Background:
             self.drop()
 
     def wait(self) -> None:
-        """Waits until nothing that was given before is needed."""
         with self._waiting():
             self._thread.wait()
 
@@ -1093,7 +1073,6 @@ class Background:
             self._report.bytes = self._sink.bytes_on_disk()
 
     def close(self) -> None:
-        """Completes the output."""
         self._thread.end()
         self._spill.clear()
         if self._sink is not None:

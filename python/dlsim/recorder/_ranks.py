@@ -33,7 +33,6 @@ class Ranks:
 
     @property
     def records(self) -> bool:
-        """Whether this process writes anything."""
         return self.kind != "reduced" or self.rank == 0
 
     @property

@@ -382,7 +382,6 @@ class Recorder:
         OPEN.discard(self)
 
     def _end(self) -> None:
-        """Records nothing from now on."""
         self._ended = True
         self._choice.end()
 
@@ -416,16 +415,13 @@ class Recorder:
             self._report.count(error, "opening")
 
     def _counting(self, doing: str) -> AbstractContextManager[None]:
-        """Counts an error of the block, or lets it pass."""
         return self._report.counting(doing, raises=self._raises)
 
     def _count(self, error: Error) -> None:
-        """Counts an error of the step."""
         with self._counting(f"step {self._next}"):
             raise error
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Runs what a hook does."""
         if is_rerun():
             return
         began = time.perf_counter()

@@ -59,7 +59,6 @@ class ForwardSteps:
 
     @property
     def any(self) -> bool:
-        """Whether there are such steps."""
         return self.every != 0
 
 
@@ -154,7 +153,6 @@ class Pace:
         self._taken: tuple[int, bool] | None = None  # the step of the last call, if recorded
 
     def includes(self, step: int) -> bool:
-        """Returns whether a step is recorded."""
         if self._budget is None or self._at_first:
             return step in self._given
         return _is_early(step) or step % self.every == 0
@@ -166,7 +164,6 @@ class Pace:
         )
 
     def in_hook(self, seconds: float) -> None:
-        """Adds what a hook took."""
         self._hooks += seconds
 
     def aside(self, seconds: float) -> None:
@@ -454,7 +451,6 @@ class Choice:
         self.uncompiled.hold(self.again or (self.records and bool(self.modules)))
 
     def end(self) -> None:
-        """Records nothing from now on."""
         self.records = self.forward = self.again = False
         self.uncompiled.hold(False)
 

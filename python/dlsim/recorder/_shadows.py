@@ -61,7 +61,6 @@ class Shadows:
             self._names, self.why = (), "PyTorch 2.3 or later is needed"
 
     def due(self, step: int) -> bool:
-        """Returns whether a step is to be run again."""
         elapsed = time.perf_counter() - self._began - self._spent
         if self._spent + self._cost > _FREE_SECONDS + _BUDGET * elapsed and self._steps:
             return False
@@ -114,7 +113,6 @@ class Shadows:
 
     @property
     def seconds(self) -> float:
-        """What running steps has taken so far."""
         return self._spent
 
     def metadata(self, forward: Iterable[str]) -> tuple[dict[str, str], set[str]]:
@@ -161,11 +159,9 @@ class _OfFormat:
         return Shadow(self._model, loss_of, known, names, start, searched=scaled, fitted=scaled)
 
     def shadows(self) -> list[Any]:
-        """Returns what runs at each step."""
         return [self._own, *([] if self._plan is None else [self._plan])]
 
     def turn(self) -> None:
-        """Forgets the older steps."""
         for one in self.shadows():
             one.turn()
 
@@ -199,7 +195,6 @@ class _OfFormat:
                 self._plan_ceilings = _ceilings_of(search.step(self._plan), number)
 
     def found(self) -> dict[str, Any]:
-        """Returns what is written down."""
         check = self._own.check()
         found = self._described(check, check.reason(whole=self._whole))
         if self._broken is not None and not found["fails"]:
@@ -265,7 +260,6 @@ class _Search:
         self._left = _PASSES
 
     def step(self, shadow: Any) -> Any:
-        """Runs the step; returns what that shows."""
         shadow.alongside(self._reference)
         return shadow.check()
 

@@ -48,7 +48,6 @@ class Seen:
         self._tensors: dict[str, tuple[Any, int]] = {}
 
     def add(self, name: str, gradient: Any) -> None:
-        """Keeps a gradient, or adds it to that of the same name."""
         held = self._tensors.get(name)
         tensor = gradient if held is None else held[0].detach() + gradient.detach()
         self._tensors[name] = (tensor, tensor._version)
@@ -62,11 +61,9 @@ class Seen:
         }, changed
 
     def size(self) -> int:
-        """Returns how much memory the gradients take."""
         return sum(one.numel() * one.element_size() for one, _ in self._tensors.values())
 
     def clear(self) -> None:
-        """Forgets all."""
         self._tensors.clear()
 
 
@@ -104,11 +101,9 @@ class ParameterHooks:
 
     @property
     def holds(self) -> bool:
-        """Whether there are gradients that nobody has taken."""
         return self.seen.size() > 0
 
     def take(self) -> tuple[dict[str, Any], list[str]]:
-        """Returns what Seen.take returns."""
         return self.seen.take()
 
     def clear(self) -> None:
@@ -117,7 +112,6 @@ class ParameterHooks:
         self._add_hooks()
 
     def remove(self) -> None:
-        """Removes all hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -169,7 +163,6 @@ class Outputs:
         return held is None or version != now or held() is not tensor
 
     def clear(self) -> None:
-        """Begins a step."""
         self._calls.clear()
         self._returned.clear()
 
@@ -269,7 +262,6 @@ class ActivationHooks:
         return self.seen.take()
 
     def clear(self) -> None:
-        """Forgets what was seen."""
         self._outputs.clear()
         self.seen.clear()
         self.types.clear()
@@ -279,7 +271,6 @@ class ActivationHooks:
         return [f"{name or ROOT}.act_grad" for name in sorted(self._idle)]
 
     def remove(self) -> None:
-        """Removes all hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -368,7 +359,6 @@ class ForwardPass:
                 continue
 
     def end(self) -> None:
-        """Ends the forward pass of a step."""
         self._done = True
         if self._handles:
             own = threading.get_ident()
@@ -382,12 +372,10 @@ class ForwardPass:
             self._handles.pop().remove()
 
     def take(self) -> dict[str, Any]:
-        """Returns the values by name, and forgets them."""
         values, self._values, self._held = self._values, {}, 0
         return values
 
     def clear(self) -> None:
-        """Forgets everything."""
         self.end()
         self.again.begin()
         self.take()
@@ -475,7 +463,6 @@ class ForwardPass:
             self.again.leave(module, output)
 
     def _record(self, name: str, output: Any) -> None:
-        """Records what a module has returned."""
         floats = floats_in(output)
         if not floats or not self._wanted(name):
             return
@@ -533,7 +520,6 @@ class Noise:
         self._shares: list[tuple[Any, Any]] = []  # of a softmax: its node, and how much is left
 
     def clear(self) -> None:
-        """Forgets everything."""
         self._outputs.clear()
         self._reached.clear()
         self._named.clear()
@@ -579,7 +565,6 @@ class Noise:
             self._shares.append((self._softmaxes[at], share))
 
     def names(self) -> list[str]:
-        """Returns the names of gradients that are noise."""
         found = {node for node, share in self._shares if float(share) < _NOISE}
         if not found:
             return []
@@ -900,11 +885,9 @@ class Sources:
 
     @property
     def seconds_again(self) -> float:
-        """What running steps again has taken so far."""
         return 0.0 if self._shadows is None else self._shadows.seconds
 
     def clear(self) -> None:
-        """Forgets what hooks have seen."""
         self._order.clear()
         self._features.clear()
         for hooks in (self._of_parameters, self._of_activations, self._forward):
@@ -917,7 +900,6 @@ class Sources:
             self._left_out.setdefault(name, NEVER_CALLED)
 
     def remove_hooks(self) -> None:
-        """Removes all hooks, and what they have seen."""
         self._order.clear()
         self._order.remove()
         if self._forward is not None:

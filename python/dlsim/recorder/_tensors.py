@@ -47,7 +47,6 @@ def leaves_in(value: Any) -> Iterator[Any]:
 
 
 def is_record(value: Any) -> bool:
-    """Returns whether a value is an object of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
@@ -170,14 +169,12 @@ class Features:
         return axis if axis is None else axis % dims
 
     def metadata(self) -> dict[str, str]:
-        """Returns what is to be said of the step."""
         unknown = (name for name, dims in self._unsaid.items() if dims in self._ambiguous)
         lines = [f"{axis} {name}" for name, axis in self._other.items()]
         lines += [f"? {name}" for name in unknown]
         return {"feature_axes": "\n".join(sorted(lines))} if lines else {}
 
     def clear(self) -> None:
-        """Forgets the step."""
         self._other.clear()
         self._unsaid.clear()
 
@@ -227,7 +224,6 @@ def device_of(tensor: Any) -> int | None:
 
 
 def any_on_device(tensors: Iterable[Any]) -> bool:
-    """Returns whether a GPU has one of the tensors."""
     return any(device_of(tensor) is not None for tensor in tensors)
 
 
@@ -415,5 +411,4 @@ def rerun() -> Iterator[None]:
 
 
 def is_rerun() -> bool:
-    """Returns whether a step is being run again."""
     return _Rerun.count > 0

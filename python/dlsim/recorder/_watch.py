@@ -149,7 +149,6 @@ class Watching:
             del counted  # free before the next are loaded
 
     def drop(self) -> None:
-        """Forgets the parts of a step that is not complete."""
         self._held.drop()
         self._counts = False
 
@@ -211,7 +210,6 @@ class Watching:
             raise AlertStop(stops[0])
 
     def close(self) -> None:
-        """Leaves the scaler as it was."""
         self.drop()
         if self._skipped is not None:
             self._skipped.close()

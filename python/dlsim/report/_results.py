@@ -77,7 +77,6 @@ class Shown:
 
     @property
     def file(self) -> str:
-        """The name without its folders."""
         return Path(self.name).name
 
     @property
@@ -102,12 +101,10 @@ class Run:
 
     @property
     def format(self) -> str:
-        """Name of the format."""
         return str(self.data["format"])
 
     @property
     def short(self) -> str:
-        """The label without the format."""
         return self.label.removeprefix(f"{self.format} \u00b7 ")
 
 
@@ -121,7 +118,6 @@ class Contents:
     problem: str = ""
 
     def of_kind(self, kind: str) -> list[Shown]:
-        """Returns the results of a kind."""
         return [result for result in self.results if result.kind == kind]
 
 
