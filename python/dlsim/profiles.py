@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from . import _core
 from ._core import TensorTable
 from ._errors import UsageError
 from ._text import counted
-from .traces import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
+from .traces import AnyPath, Steps, TensorInfo, encoded_paths, tensor_infos
 
 _STEP_FILE = re.compile(r"step-(\d{10,})\.npz")
 
@@ -73,51 +73,23 @@ class ProfileStep:
         return f"<dlsim.ProfileStep {self.number}: {counted(len(self.tensors), 'tensors')}>"
 
 
-class Profile:
+class Profile(Steps[ProfileStep]):
     """A profile opened for reading; `len`, iteration and indices go over its steps."""
 
-    def __init__(self, core: _core.ProfileReader, place: str) -> None:
-        """For `open_profile`."""
-        self._core = core
-        self._place = place
-        self.steps: tuple[int, ...] = tuple(core.steps())
+    _reader: _core.ProfileReader
 
-    @property
-    def description(self) -> dict[str, str]:
-        """The description of the trace."""
-        return self._core.description()
+    def _load(self, i: int) -> ProfileStep:
+        return ProfileStep(self._reader.load(i))
 
     @property
     def accumulate(self) -> str:
         """What was profiled of micro-steps: "quantize-first" (each) or "sum-first" (their sum)."""
-        return self._core.accumulate()
+        return self._reader.accumulate()
 
     @property
     def pattern(self) -> str:
         """The pattern of the tensors that were profiled."""
-        return self._core.tensors()
-
-    @property
-    def file_bytes(self) -> int:
-        """Size of the profile's files."""
-        return self._core.file_bytes()
-
-    def step(self, number: int) -> ProfileStep:
-        """Reads the step of that number; KeyError without it."""
-        return self[position(self.steps, number)]
-
-    def __getitem__(self, i: int) -> ProfileStep:
-        return ProfileStep(self._core.load(index_of(i, len(self), self._place)))
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __iter__(self) -> Iterator[ProfileStep]:
-        for i in range(len(self)):
-            yield self[i]
-
-    def __repr__(self) -> str:
-        return f"<dlsim.Profile {self._place}: {counted(len(self), 'steps')}>"
+        return self._reader.tensors()
 
 
 def open_profile(path: AnyPath, *, tensors: str = "*") -> Profile:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
 from operator import index
-from typing import Literal, TypeAlias, cast
+from typing import Generic, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from .._text import counted
 AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 Role: TypeAlias = Literal["grad", "act_grad", "act", "value"]
 Header: TypeAlias = tuple[str, str, str, tuple[int, ...]]
+Step = TypeVar("Step")
 
 
 @dataclass(frozen=True)
@@ -308,54 +309,67 @@ def _joined(before: TensorInfo | None, info: TensorInfo) -> TensorInfo:
     return TensorInfo(info.name, before.role, before.dtype, shape)
 
 
-class Trace:
+class Steps(Generic[Step]):
+    """What is opened for reading; `len`, iteration and indices go over its steps."""
+
+    _reader: _core.TraceReader | _core.ProfileReader
+
+    def __init__(self, reader: _core.TraceReader | _core.ProfileReader, place: str) -> None:
+        """For what opens it."""
+        self._reader, self._place = reader, place
+        self.steps: tuple[int, ...] = tuple(reader.steps())
+
+    @property
+    def description(self) -> dict[str, str]:
+        """The texts of the description (model, data, optimizer, ...); {} without one."""
+        return self._reader.description()
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of all files, in bytes."""
+        return self._reader.file_bytes()
+
+    def _load(self, i: int) -> Step:
+        raise NotImplementedError
+
+    def step(self, number: int) -> Step:
+        """Opens the step of that number; KeyError without it, InputError if its files are bad."""
+        return self[position(self.steps, number)]
+
+    def __getitem__(self, i: int) -> Step:
+        return self._load(index_of(i, len(self), self._place))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Step]:
+        for i in range(len(self)):
+            yield self[i]
+
+    def __repr__(self) -> str:
+        return f"<dlsim.{type(self).__name__} {self._place}: {counted(len(self), 'steps')}>"
+
+
+class Trace(Steps[TraceStep]):
     """A trace opened for reading: its steps are known, no tensor is read before it is asked for.
 
     `len`, iteration and indices go over the steps; one step is in memory at a time as long as
     the caller keeps one. May be used from several threads, which read one after another.
     """
 
-    def __init__(self, core: _core.TraceReader, place: str) -> None:
-        """For `open_trace`."""
-        self._core = core
-        self._place = place
-        self.steps: tuple[int, ...] = tuple(core.steps())
+    _reader: _core.TraceReader
 
-    @property
-    def description(self) -> dict[str, str]:
-        """The texts of trace.json (model, data, optimizer, ...); {} without one."""
-        return self._core.description()
+    def _load(self, i: int) -> TraceStep:
+        return TraceStep(self._reader.load(i))
 
     @property
     def notes(self) -> list[str]:
         """Remarks, such as files that were left out; one line each."""
-        return self._core.notes()
-
-    @property
-    def file_bytes(self) -> int:
-        """Size of all files, in bytes."""
-        return self._core.file_bytes()
+        return self._reader.notes()
 
     def files(self, i: int) -> list[str]:
         """The paths of the files of the i-th step."""
-        return self._core.files(index_of(i, len(self), self._place))
-
-    def step(self, number: int) -> TraceStep:
-        """Opens the step of that number; KeyError without it, InputError if its files are bad."""
-        return self[position(self.steps, number)]
-
-    def __getitem__(self, i: int) -> TraceStep:
-        return TraceStep(self._core.load(index_of(i, len(self), self._place)))
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __iter__(self) -> Iterator[TraceStep]:
-        for i in range(len(self)):
-            yield self[i]
-
-    def __repr__(self) -> str:
-        return f"<dlsim.Trace {self._place}: {counted(len(self), 'steps')}>"
+        return self._reader.files(index_of(i, len(self), self._place))
 
 
 def open_trace(
