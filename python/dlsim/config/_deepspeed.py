@@ -424,4 +424,5 @@ def _read_updates(file: Table, kind: str, types: Table, config: Config) -> None:
 
 def _is_true(keys: Clear, key: str, default: bool) -> bool:
     """As Python takes a value."""
-    return bool(keys.value(key)) if key in keys.entries else default
+    node = keys.table.entries.get(key)
+    return default if node is None else bool(node.value) and not isinstance(node.value, Unknown)

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -265,61 +265,49 @@ class Clear:
     """
 
     def __init__(self, table: Table, complete: bool = True) -> None:
-        self.entries, self.complete = table.entries, complete
+        self.table, self.complete = table, complete
+        self.has = table.has
 
-    def has(self, key: str) -> bool:
-        node = self.entries.get(key)
-        return node is not None and node.value is not None
-
-    def absent(self, key: str) -> bool:
-        """Whether the key is known not to be given."""
-        return self.complete and not self.has(key)
-
-    def value(self, key: str) -> Any:
-        """Returns the value, None where it is absent or unclear."""
-        node = self.entries.get(key)
-        return None if node is None or isinstance(node.value, Unknown) else node.value
+    def _read(self, read: Callable[[str], Any], key: str, default: Any) -> Any:
+        """Returns what `read` does, `default` of a key that is known not to be given."""
+        if self.complete and not self.has(key):
+            return default
+        try:
+            return read(key)
+        except UsageError:
+            return None
 
     def text(self, key: str) -> str | None:
-        value = self.value(key)
-        return value if isinstance(value, str) else None
+        found: str | None = self._read(self.table.string, key, None)
+        return found
 
     def switch(self, key: str) -> bool | None:
         """Returns a switch: off where it is absent."""
-        if self.absent(key):
-            return False
-        value = self.value(key)
-        return value if isinstance(value, bool) else None
+        found: bool | None = self._read(self.table.boolean, key, False)
+        return found
 
     def number(self, key: str, default: float | None = None) -> float | None:
         """Returns a number, `default` where it is absent."""
-        return default if self.absent(key) else _clear_number(self.value(key))
+        found = self._read(self.table.number, key, default)
+        return None if found is None else float(found)
 
     def item(self, key: str, index: int, default: float | None = None) -> float | None:
         """Returns a number of a list, or of a text such as "(0.9, 0.98)"."""
-        if self.absent(key):
-            return default
-        value = self.value(key)
-        if isinstance(value, str):
-            items = value.strip(" \t()[]").split(",")
-            return _clear_number(items[index]) if index < len(items) else None
-        if isinstance(value, list):
-            return _clear_number(value[index].value) if index < len(value) else None
-        return _clear_number(value) if index == 0 else None
+
+        def read(key: str) -> float | None:
+            node = self.table.node(key) or Node(None)
+            items = node.value if isinstance(node.value, list) else [node]
+            if isinstance(node.value, str):
+                items = [Node(item.strip()) for item in node.value.strip(" \t()[]").split(",")]
+            return Table("", {key: items[index]}).number(key) if index < len(items) else None
+
+        found = self._read(read, key, default)
+        return None if found is None else float(found)
 
     def format(self, key: str, default: str | None = None) -> str | None:
         """Returns the format of a type's name, such as torch.bfloat16."""
-        if self.absent(key):
-            return default
-        value = self.value(key)
-        return format_of_type(Node(value).text) if isinstance(value, (str, Number)) else None
-
-
-def _clear_number(value: Any) -> float | None:
-    if isinstance(value, str):
-        value = value.strip()
-        return float(value) if _QUOTED_NUMBER.fullmatch(value) and "_" not in value else None
-    return float(value) if isinstance(value, Number) else None
+        node = self._read(self.table.node, key, default)
+        return format_of_type(node.text) if isinstance(node, Node) else node
 
 
 def format_of_type(name: str) -> str | None:
