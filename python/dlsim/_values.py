@@ -51,7 +51,9 @@ def text_of(place: str, value: object) -> str:
         return str(value)
     if isinstance(value, float):
         return repr(value)
-    name = _format_of_dtype(value)
+    from .arrays._dtypes import FORMAT_OF_ELEMENT, name_of_dtype
+
+    name = FORMAT_OF_ELEMENT.get(name_of_dtype(value))
     if name is None:
         raise TypeError(f"{place}: expected a text or number, got {type(value).__name__}")
     return name
@@ -66,13 +68,6 @@ def _passable(place: str, text: str) -> str:
     except UnicodeEncodeError:
         raise UsageError(f"{place}: not valid Unicode, got {text[:80]!a}") from None
     return text
-
-
-def _format_of_dtype(value: object) -> str | None:
-    """Returns the name of the format that a dtype of NumPy, ml_dtypes or PyTorch is."""
-    from .arrays._dtypes import FORMAT_OF_ELEMENT, name_of_dtype
-
-    return FORMAT_OF_ELEMENT.get(name_of_dtype(value))
 
 
 def whole_number(place: str, value: object, least: int) -> int:

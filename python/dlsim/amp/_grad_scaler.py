@@ -111,7 +111,7 @@ class QuantizeFirst:
         self.active = False
         self._half_dtype = half_dtype
         self._hooked: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._rounded: set[int] = set()
+        self.rounded: set[int] = set()  # parameters whose gradients consist of rounded parts
 
     def add(self, parameter: Any) -> None:
         """Puts a hook on `parameter` unless it has one or needs no gradient."""
@@ -125,19 +125,15 @@ class QuantizeFirst:
             # With create_graph a rounded copy would cut the graph of a gradient penalty.
             if not self.active or grad.requires_grad:
                 return None
-            self._rounded.add(key)
+            self.rounded.add(key)
             return rounded_gradient(grad, self._half_dtype)
 
         return hook
 
-    def has_rounded(self, parameter: torch.Tensor) -> bool:
-        """Returns whether the gradient of `parameter` consists of rounded parts."""
-        return id(parameter) in self._rounded
-
     def finish(self) -> None:
         """Stops rounding until `active` is set again, and forgets what was rounded."""
         self.active = False
-        self._rounded.clear()
+        self.rounded.clear()
 
 
 def scaled(outputs: Any, scale: float) -> Any:
@@ -284,12 +280,6 @@ def checkpoint_tensors(policy: LossScaler) -> dict[str, torch.Tensor]:
     }
 
 
-def inverse_of(scale: float) -> float:
-    """Returns 1 / scale in float32; infinity for 0."""
-    # Dividing float32 values in float64 and rounding is the same as dividing in float32.
-    return float(np.float32(1.0 / scale if scale else math.inf))
-
-
 class OptState(Enum):
     """What has happened to an optimizer's gradients since the last update()."""
 
@@ -309,10 +299,6 @@ _last_finite: WeakKeyDictionary[Optimizer, torch.Tensor] = WeakKeyDictionary()
 def isfinite(optimizer: Optimizer) -> torch.Tensor | bool:
     """Returns whether the latest dynamic step of `optimizer` was taken; True before the first."""
     return _last_finite.get(optimizer, True)
-
-
-def remember_finite(optimizer: Optimizer, finite: torch.Tensor) -> None:
-    _last_finite[optimizer] = finite
 
 
 def checked(optimizer: Optimizer) -> Optimizer:
@@ -492,10 +478,12 @@ class GradScaler:
 
     def _unscale_gradient(self, parameter: torch.Tensor) -> None:
         grad = plain_gradient(parameter)
-        if not self._quantize_first.has_rounded(parameter):
+        if id(parameter) not in self._quantize_first.rounded:
             round_(grad, self.half_dtype)
         if self.loss_is_scaled:
-            scale_(grad, inverse_of(self._scale))
+            # Dividing float32 values in float64 and rounding is the same as dividing in float32.
+            inverse = 1.0 / self._scale if self._scale else math.inf
+            scale_(grad, float(np.float32(inverse)))
         if self.dynamic and self._square_sums is not None:
             self._square_sums.append(square_sum(grad))
 
@@ -525,16 +513,14 @@ class GradScaler:
         if not self._enabled or not self.dynamic:
             return optimizer.step(*args, **kwargs)
         if self.isfinite is None:
-            self.clip_gradients_and_return_isfinite(self._unscaled_optimizers())
+            unscaled = [o for o, state in self._states.items() if state == OptState.UNSCALED]
+            self.clip_gradients_and_return_isfinite(unscaled)
         finite = torch.as_tensor(self.isfinite)
-        remember_finite(optimizer, finite)
+        _last_finite[optimizer] = finite
         if finite:
             return optimizer.step(*args, **kwargs)
         self._skipped += 1
         return None
-
-    def _unscaled_optimizers(self) -> list[Optimizer]:
-        return [o for o, state in self._states.items() if state == OptState.UNSCALED]
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscales if unscale_() was not called, then does step_if_finite().

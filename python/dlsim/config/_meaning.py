@@ -194,11 +194,9 @@ def named_format(table: Table, key: str) -> str | None:
 def is_on(table: Table, key: str) -> bool:
     """Whether a key is there and neither null nor false nor unknown."""
     node = table.entries.get(key)
-    return node is not None and node.value not in (None, False) and not _is_unknown(node.value)
-
-
-def _is_unknown(value: object) -> bool:
-    return isinstance(value, Unknown)
+    return (
+        node is not None and node.value not in (None, False) and not isinstance(node.value, Unknown)
+    )
 
 
 def parse_version(text: str) -> Version:

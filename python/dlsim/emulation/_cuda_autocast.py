@@ -115,26 +115,6 @@ def operation_of(operator: str) -> str:
     return _NAMES.get(name, name)
 
 
-def policy_of(operation: str) -> bool | None:
-    """Returns True for an operation that runs in 16 bits, False for float32.
-
-    None: in the widest type that it is given.
-    """
-    if operation in _NARROW:
-        return True
-    return False if operation in _WIDE else None
-
-
-def promotes(operation: str) -> bool:
-    """Returns whether autocast makes tensors of several types the widest for an operation."""
-    return operation in _PROMOTE
-
-
-def as_first(operation: str) -> bool:
-    """Returns whether the first tensor alone decides the type of the result."""
-    return operation in _AS_FIRST
-
-
 # -- CUDA's autocast in any format, on a CPU
 
 # Whose types lack much of what is used here in PyTorch 1.13.
@@ -315,6 +295,9 @@ def _banned(_rules: CudaAutocast, _operator: Any, *_args: Any, **_kwargs: Any) -
     raise RuntimeError(_REFUSES)
 
 
+_RULES = ((_PROMOTE, _in_widest), (_WIDE, _in_float32), (_NARROW, _in_16_bits))
+
+
 @functools.cache
 def _operators() -> tuple[tuple[Any, Any], ...]:
     """Returns the operators that autocast has rules for, with their rules."""
@@ -325,15 +308,16 @@ def _operators() -> tuple[tuple[Any, Any], ...]:
         if space != "aten" or hidden or not hasattr(_torch.ops.aten, name):
             continue
         operation = operation_of(name)
-        policy = policy_of(operation)
-        rule: Any = {True: _in_16_bits, False: _in_float32, None: _in_widest}[policy]
+        rule: Any = None
+        for operations, of_these in _RULES:
+            rule = of_these if operation in operations else rule
         if name == "binary_cross_entropy":
             rule = _banned
         elif operation in _CLAMPS:
             rule = _clamped
         elif operation in _DRAWS:
             rule = _drawn
-        elif policy is None and not promotes(operation):
+        elif rule is None:
             continue
         operator = getattr(getattr(_torch.ops.aten, name), schema.overload_name or "default", None)
         if operator is not None:
@@ -438,4 +422,4 @@ class _Carried(_Mode):  # type: ignore[misc]
         if kwargs.get("dtype") is not None:
             return bool(kwargs["dtype"] == self.dtype)
         deciding = [one for one in given if one.dim()] or given
-        return all(one.dtype == self.dtype for one in deciding[: 1 if as_first(name) else None])
+        return all(one.dtype == self.dtype for one in deciding[: 1 if name in _AS_FIRST else None])

@@ -784,12 +784,6 @@ def csv_of(explained: Explanation) -> Iterator[str]:
 # The report.
 
 
-def _step_name(explained: Explanation, index: int) -> str:
-    if not explained.path.counted:
-        return f"overflow {index + 1}"
-    return str(explained.path.first_step + index)
-
-
 def _facts_line(explained: Explanation) -> str:
     """What the log shows, before anything is said of it."""
     path, skips = explained.path, explained.skips
@@ -880,7 +874,8 @@ def skip_line(explained: Explanation) -> str:
         return line + _warm_up_text(path)
     if skips.verdict == DIVERGENCE:
         which = "all" if skips.tail_skips == skips.skipped else f"the last {skips.tail_skips}"
-        step = f"{'step ' if path.counted else ''}{_step_name(explained, skips.tail or 0)}"
+        tail = skips.tail or 0
+        step = f"step {path.first_step + tail}" if path.counted else f"overflow {tail + 1}"
         text = "the scale falls and does not recover (divergence)"
         return f"{line}{which} from {step} on: {text}{_end_text(path)}"
     return line + _later_text(path, skips)

@@ -1269,10 +1269,6 @@ def _skipped_runs(stretch: Stretch, before: float, after: float, clean: int) -> 
     return runs
 
 
-def _are_alike(a: Run, b: Run) -> bool:
-    return (a.line, a.skipped, a.hidden) == (b.line, b.skipped, b.hidden)
-
-
 def merged(runs: Iterable[Run]) -> list[Run]:
     """Joins neighbors that are alike."""
     joined: list[Run] = []
@@ -1283,7 +1279,8 @@ def merged(runs: Iterable[Run]) -> list[Run]:
         )
         if run.count == 0 and (same or math.isnan(run.scale)):
             continue
-        if last is not None and same and last.count and _are_alike(last, run):
+        alike = ("line", "skipped", "hidden")
+        if last and same and last.count and all(getattr(last, n) == getattr(run, n) for n in alike):
             last.count += run.count
         else:
             joined.append(Run(run.count, run.scale, run.skipped, run.line, run.hidden))

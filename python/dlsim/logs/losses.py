@@ -177,10 +177,6 @@ def _add_epoch_mean(line: str, end: int, loss: Loss) -> None:
     loss.epoch_mean = _value(mean.group(1)) if mean else None
 
 
-def _line_of(loss: Loss) -> int:
-    return loss.line
-
-
 @dataclass
 class Losses:
     """All losses of a log, in the order of their lines."""
@@ -191,8 +187,7 @@ class Losses:
 
     def between(self, first: int, last: int) -> Sequence[Loss]:
         """Returns the losses of the lines after `first`, up to `last`."""
-        begin, end = (bisect.bisect_right(self.printed, at, key=_line_of) for at in (first, last))
-        return self.printed[begin:end]
+        return [loss for loss in self.printed if first < loss.line <= last]
 
 
 @dataclass(frozen=True)

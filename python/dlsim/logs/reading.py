@@ -70,7 +70,8 @@ def scales_as_csv(path: str, tag: str | None) -> bytes:
     scales = _scales(accumulator, chosen)
     if not scales:
         raise InputError(f"{path}: {chosen!r} has no values")
-    stride = _stride(scales) if chosen.lower().startswith(_BY_SAMPLES) else 1
+    by_samples = chosen.lower().startswith(_BY_SAMPLES)
+    stride = (math.gcd(*(step for step, _ in scales)) if by_samples else 0) or 1
     rows = (f"{step // stride},{scale!r}\n" for step, scale in scales)
     return "".join(["step,loss_scale\n", *rows]).encode("ascii")
 
@@ -136,10 +137,6 @@ def _number_in(tensor: Any) -> float:
             return float(numbers[0])
     kind = {4: "<f", 8: "<d"}.get(len(tensor.tensor_content))
     return math.nan if kind is None else float(struct.unpack(kind, tensor.tensor_content)[0])
-
-
-def _stride(scales: list[tuple[int, float]]) -> int:
-    return math.gcd(*(step for step, _ in scales)) or 1
 
 
 def _list(names: Iterable[str]) -> str:

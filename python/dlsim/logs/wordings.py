@@ -244,11 +244,6 @@ def _deepspeed(record: Record, line: str) -> Record | None:
     return record if record.next else None
 
 
-def _deepspeed_static(record: Record, line: str) -> Record:
-    record.next = record.used
-    return record
-
-
 def _deepspeed_progress(record: Record, line: str) -> Record:
     rate = number_after(line, "lr")
     record.rate, record.month = rate.value if rate else None, _month(line)
@@ -341,10 +336,6 @@ def _fairseq_updates(record: Record, line: str) -> Record:
     return record
 
 
-def _dllogger(record: Record, line: str) -> Record | None:
-    return record if "DLL " in line and record.next and record.next.value > 0 else None
-
-
 _LARGEST_LOG2 = 1000
 
 
@@ -401,7 +392,7 @@ deepspeed-number deepspeed skip: Grad overflow on iteration
 deepspeed-scales deepspeed skip: Reducing dynamic loss scale from
     used=scale from*; next=to*; policy:=deepspeed-fp16-optimizer
 deepspeed-static deepspeed skip: Using static loss scale of
-    used=static loss scale of*; policy:=deepspeed-fp16-optimizer; static:=1
+    used=static loss scale of*; next=loss scale of; policy:=deepspeed-fp16-optimizer; static:=1
 deepspeed-interval deepspeed growth: No Grad overflow for
     interval=No Grad overflow for*; policy:=deepspeed-fp16-optimizer
 deepspeed-growth deepspeed growth: Increasing dynamic loss scale from
@@ -478,7 +469,7 @@ mmcv mmcv skip: Check overflow, downscale loss scale to
 guided-diffusion guided-diffusion skip: Found NaN, decreased lg_loss_scale to
     next=lg_loss_scale to*
 # DLLogger in NVIDIA's BERT, at each overflow.
-dllogger apex skip: PARAMETER loss_scale
+dllogger apex skip: PARAMETER loss_scale|DLL
     next=PARAMETER loss_scale*
 # Marian, training/graph_group.cpp: "Reduced", or in older versions "reducing".
 marian marian skip: cost-scaling factor
@@ -499,14 +490,12 @@ mindspore-outputs mindspore steps: outputs are (Tensor(|step
 _FINISH: dict[str, _Finish] = {
     "megatron": _megatron,
     "deepspeed": _deepspeed,
-    "deepspeed-static": _deepspeed_static,
     "deepspeed-steps": _deepspeed_progress,
     "mindformers": _mindformers,
     "fairseq-updates": _fairseq_updates,
     "paddle": _paddle,
     "swin": _swin,
     "guided-diffusion": _guided,
-    "dllogger": _dllogger,
     "marian": _marian,
     "espnet": _espnet,
     "metric-logger": _metric_logger,

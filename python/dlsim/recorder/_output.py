@@ -746,11 +746,6 @@ def _described(name: str, tensor: Any, before: RecordedTensor | None) -> Recorde
     return RecordedTensor(name, tuple(shape), dtype, tensor.numel() * tensor.element_size())
 
 
-def _is_seldom(name: str) -> bool:
-    """Returns whether a tensor is recorded in few steps, so that no buffer is kept for it."""
-    return role_of(name) in ("act", "value")
-
-
 def _local(tensor: Any) -> Any:
     """Returns the elements that this process holds, dense."""
     import torch
@@ -781,7 +776,8 @@ class HostCopies:
     """
 
     def __init__(self, *, borrowed: bool = True, on_device: bool = False) -> None:
-        self._borrowed, self._on_device = borrowed, on_device
+        self._on_device = on_device
+        self._borrowed = ("grad", "value") if borrowed else ("value",)
         self._buffers: dict[str, Any] = {}
 
     def take(self, tensors: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
@@ -804,16 +800,13 @@ class HostCopies:
                     continue
                 host[name] = self._buffer_like(name, tensor, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
-            elif tensor.device.type == "cpu" and self._is_borrowed(name):
+            elif tensor.device.type == "cpu" and role_of(name) in self._borrowed:
                 host[name] = self._buffer_like(name, tensor, pinned=False).copy_(tensor)
             else:
                 host[name] = tensor.resolve_neg().cpu().contiguous()
         for device in devices:
             torch.cuda.synchronize(device)
         return host
-
-    def _is_borrowed(self, name: str) -> bool:
-        return role_of(name) == "value" or (self._borrowed and role_of(name) == "grad")
 
     def _buffer_like(self, name: str, tensor: Any, *, pinned: bool) -> Any:
         import torch
@@ -824,7 +817,7 @@ class HostCopies:
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             else:
                 buffer = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            if not _is_seldom(name):
+            if role_of(name) not in ("act", "value"):  # which are recorded in few steps
                 self._buffers[name] = buffer
         return buffer
 

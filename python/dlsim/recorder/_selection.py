@@ -312,10 +312,6 @@ def _own_name(name: str, *, wrapped: bool) -> str:
     return ".".join(part for part in parts if part not in _WRAPPERS)
 
 
-def _wraps(model: Any) -> bool:
-    return type(model).__name__ in ("DistributedDataParallel", "DataParallel")
-
-
 def class_of(model: Any) -> str:
     """Returns the name of a model's own class, without wrappers."""
     while type(model).__name__ in _WRAPPER_CLASSES:
@@ -333,7 +329,8 @@ def _prefixed(models: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Any]]
             if id(item) in seen:
                 continue
             seen.add(id(item))
-            own = _own_name(name, wrapped=_wraps(model))
+            wrapped = type(model).__name__ in ("DistributedDataParallel", "DataParallel")
+            own = _own_name(name, wrapped=wrapped)
             yield ".".join(part for part in (prefix, own) if part), item
 
 

@@ -320,8 +320,11 @@ class FunctionMode:
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
-                call = _plain_call if is_transformed() else _call_of(own)
-                return call(func, args, kwargs or {})
+                plain = is_transformed() or _THREAD.recorders
+                call = None if plain else own()
+                return (
+                    func(*args, **kwargs or {}) if call is None else call(func, args, kwargs or {})
+                )
 
         self._mode = Functions()
         self._is_entered = False
@@ -335,7 +338,8 @@ class FunctionMode:
         self._waiting.discard(self)
         if self._is_entered:
             return False
-        alone = all(_is_ours(mode) for stack in _stacks() for mode in stack)
+        entered = [mode for stack in _stacks() for mode in stack]
+        alone = all(getattr(mode, "of_recorder", False) is True for mode in entered)
         self._mode.__enter__()
         self._is_entered = True
         return alone
@@ -369,18 +373,6 @@ def is_transformed() -> bool:
     functorch: Any = getattr(module._C, "_functorch", None)
     stack = getattr(functorch, "peek_interpreter_stack", None)  # since PyTorch 2.0
     return stack is not None and stack() is not None
-
-
-def _call_of(own: WeakMethod[Call]) -> Call:
-    return _plain_call if _THREAD.recorders else own() or _plain_call
-
-
-def _is_ours(mode: Any) -> bool:
-    return getattr(mode, "of_recorder", False) is True
-
-
-def _plain_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
 
 
 def _stacks() -> tuple[list[Any], list[Any]]:
