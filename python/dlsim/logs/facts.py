@@ -192,65 +192,38 @@ def _drop_repeats_of_optimizer(records: list[Record]) -> list[Record]:
     return kept
 
 
-def _is_number_alone(record: Record) -> bool:
-    return record.kind == SKIP and record.next is None and record.number is not None
-
-
-class _Numbers:
+def _join_numbers(records: list[Record]) -> list[Record]:
     """ "Grad overflow on iteration: 7" numbers an overflow; lines about its scales follow.
 
-    Both appear once per rank: the numbers tell how many overflows there are. InternEvo's number
-    comes after the line about the scale.
+    Both appear once per rank: the numbers tell how many overflows there are.
     """
-
-    def __init__(self) -> None:
-        self.joined: list[Record] = []
-        self._numbers: set[int] = set()
-        self._waiting: deque[Record] = deque()
-        self._last: Record | None = None  # the overflow whose scales came last
-
-    def add(self, record: Record) -> None:
-        """Adds a record, or what it says of one that is there."""
-        if record.kind != SKIP:
-            self._last = None if record.kind == GROWTH else self._last
-            self.joined.append(record)
-        elif _is_number_alone(record):
-            self._add_number(record)
-        else:
-            self._add_scales(record)
-
-    def _add_number(self, record: Record) -> None:
-        if record.number in self._numbers:
-            return
-        self._numbers.add(record.number or 0)
-        self.joined.append(record)
-        self._waiting.append(record)
-
-    def _add_scales(self, record: Record) -> None:
-        last = self._last
-        repeats = last is not None and _same_scales(last, record)
-        if not self._waiting:
-            if not repeats and not (self._numbers and record.stack == "deepspeed"):
-                self.joined.append(record)  # its number is before the log's first line
-                self._last = record
-            return
-        first = self._waiting[0]
-        # The scale cannot have grown from one iteration to the next: another rank's copy.
-        follows = last is not None and first.number == (last.number or -2) + 1
-        if repeats and follows and not record.static:
-            return
-        self._waiting.popleft()
-        first.used, first.next, first.static = record.used, record.next, record.static
-        self._last = first
-
-
-def _join_numbers(records: list[Record]) -> list[Record]:
-    if not any(map(_is_number_alone, records)):
-        return records
-    numbers = _Numbers()
+    joined: list[Record] = []
+    numbers: set[int] = set()
+    waiting: deque[Record] = deque()
+    last: Record | None = None  # the overflow whose scales came last
     for record in records:
-        numbers.add(record)
-    joined = numbers.joined
+        if record.kind != SKIP:
+            last = None if record.kind == GROWTH else last
+            joined.append(record)
+        elif record.next is None and record.number is not None:  # a number alone
+            if record.number not in numbers:
+                numbers.add(record.number)
+                joined.append(record)
+                waiting.append(record)
+        else:
+            repeats = last is not None and _same_scales(last, record)
+            if waiting:
+                # The scale cannot have grown from one iteration to the next: another rank's copy.
+                follows = last is not None and waiting[0].number == (last.number or -2) + 1
+                if repeats and follows and not record.static:
+                    continue
+                last = waiting.popleft()
+                last.used, last.next, last.static = record.used, record.next, record.static
+            elif not repeats and not (numbers and record.stack == "deepspeed"):
+                joined.append(record)  # its number is before the log's first line
+                last = record
+    if not numbers:
+        return records
     first = next((r for r in joined if r.kind == SKIP and r.number is not None), None)
     for record in joined:
         if record is first or first is None:
@@ -269,14 +242,12 @@ def _join_growths(records: list[Record]) -> list[Record]:
     last: tuple[float | None, float | None] | None = None
     interval: int | None = None
     overflow: int | None = None
-    intervals = done = 0
+    intervals = 0
     for record in records:
         if record.kind == SKIP:
             overflow, intervals, last = record.number, 0, None
         elif record.kind == CUT:
             overflow, last = None, None
-        elif record.kind == STEPS and record.number is not None:
-            done = record.number
         elif record.kind == GROWTH and record.stack == "deepspeed":
             if record.next is None:
                 interval = record.interval
@@ -285,10 +256,8 @@ def _join_growths(records: list[Record]) -> list[Record]:
                 continue
             record.interval = interval
             if overflow is not None and interval:
-                first = overflow + 1
-                due = -(-max(done - first, 0) // interval)
-                intervals = max(intervals + 1, due)
-                record.number = first + intervals * interval
+                intervals += 1
+                record.number = overflow + 1 + intervals * interval
             last = _values(record)
         kept.append(record)
     return kept

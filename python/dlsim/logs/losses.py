@@ -83,13 +83,8 @@ def _value(text: str) -> float:
 
 def _is_plain(before: str) -> bool:
     """Whether with the word before it, blanks between, a loss is still that of the training."""
-    words = before.rstrip(" ")
-    if words == before or not words[-1:].isalpha():
-        return True
-    at = len(words)
-    while at > 0 and (words[at - 1].isalnum() or words[at - 1] == "_"):
-        at -= 1
-    return words[at:] in _PLAIN
+    word = re.search(r"(\w*[^\W\d_]) +\Z", before)
+    return word is None or word[1] in _PLAIN
 
 
 def _found(line: str) -> tuple[str, float, int] | None:
