@@ -7,8 +7,8 @@ A conclusion has its evidence in the log, by line; without it the answer is "unk
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -126,18 +126,24 @@ class Explanation:
 # Skips.
 
 
+def _placed(runs: Iterable[Run]) -> Iterator[tuple[int, Run]]:
+    """Yields each run with the index of its first step."""
+    at = 0
+    for run in runs:
+        yield at, run
+        at += run.count
+
+
 def _changes(runs: Sequence[Run], last_scale: float | None) -> Iterator[_Change]:
     """Yields each change of the scale that is seen."""
     known: float | None = None
-    at = 0
-    for run in runs:
+    for at, run in _placed(runs):
         if not math.isnan(run.scale):
             if known is not None and run.scale != known:
                 yield at, known, run.scale, run.line
             known = run.scale
-        at += run.count
     if known is not None and last_scale is not None and last_scale != known:
-        yield at, known, last_scale, runs[-1].line
+        yield sum(run.count for run in runs), known, last_scale, runs[-1].line
 
 
 def _last_scale(path: Path) -> float | None:
@@ -158,16 +164,12 @@ def _fall_count(before: float, after: float) -> int:
 
 def _end_of_warm_up(runs: Sequence[Run]) -> int:
     """Returns the index of the first of ten applied steps in a row; the end if there are none."""
-    at = applied = 0
-    for run in runs:
-        if run.skipped:
-            applied = 0
-        else:
-            if applied + run.count >= _SETTLED:
-                return at - applied
-            applied += run.count
-        at += run.count
-    return at
+    applied = 0
+    for at, run in _placed(runs):
+        applied = 0 if run.skipped else applied + run.count
+        if applied >= _SETTLED:
+            return at + run.count - applied
+    return sum(run.count for run in runs)
 
 
 def _longest_run(runs: Sequence[Run]) -> int:
@@ -185,15 +187,10 @@ def _longest_run(runs: Sequence[Run]) -> int:
 
 def _skips_from(runs: Sequence[Run], start: int) -> tuple[int, int | None, list[int]]:
     """Returns how many steps were skipped from an index on, the first of them, and their lines."""
-    count, first, at = 0, None, 0
-    lines: list[int] = []
-    for run in runs:
-        if run.skipped and at + run.count > start:
-            count += at + run.count - max(at, start)
-            first = max(at, start) if first is None else first
-            lines.append(run.line)
-        at += run.count
-    return count, first, lines
+    found = [(at, run) for at, run in _placed(runs) if run.skipped and at + run.count > start]
+    count = sum(at + run.count - max(at, start) for at, run in found)
+    first = max(found[0][0], start) if found else None
+    return count, first, [run.line for _, run in found]
 
 
 def _stands_at_floor(path: Path) -> bool:
@@ -299,14 +296,12 @@ def _find_floor(
     if last is None:
         last = known[-1] if known else math.inf
     # From the last step on that used a scale above 1.
-    at = start = 0
-    low = False
-    for run in runs:
+    start, low = 0, False
+    for at, run in _placed(runs):
         if run.scale > 1:
             start, low = at + run.count, False
         elif run.skipped and run.scale <= 1:
             low = True
-        at += run.count
     fell_below = last < 1 and any(a < 1 for _, b, a, _ in changes if a < b)
     grows = bool(changes) and changes[-1][2] > changes[-1][1]  # and recovers
     if grows or not ((last <= 1 and low) or fell_below or _stands_at_floor(path)):
@@ -362,22 +357,19 @@ def _find_divergence(
     if found is None or last is None:
         return False
     _, first = found
-    lowest, at = math.inf, 0
-    for run in runs:
-        if start <= at < first and run.count and not run.skipped and run.scale < lowest:
-            lowest = run.scale
-        at += run.count
+    applied = (run for at, run in _placed(runs) if start <= at < first and not run.skipped)
+    lowest = min(
+        (run.scale for run in applied if run.count and not math.isnan(run.scale)), default=math.inf
+    )
     if lowest < math.inf and last > lowest / _FALL:
         return False
     skips.verdict = DIVERGENCE
     # The skipped steps that made the first of these falls come before it.
-    at = tail = start
-    index = 0
-    for run in runs:
-        if run.skipped and run.count and index < first:
-            tail = tail if index == at else max(index, start)
-            at = index + run.count
-        index += run.count
+    end = tail = start
+    for at, run in _placed(runs):
+        if run.skipped and run.count and at < first:
+            tail = tail if at == end else max(at, start)
+            end = at + run.count
     skips.tail_skips, skips.tail, skips.evidence = _skips_from(runs, tail)
     return True
 
@@ -406,8 +398,7 @@ def brackets_of(runs: Sequence[Run], format_name: str) -> list[Bracket]:
     threshold = Format(format_name).overflow_threshold
     brackets: list[Bracket] = []
     bounds: dict[float, float | None] = {}
-    at = 0
-    for run in (run for run in runs if run.count):
+    for at, run in _placed(run for run in runs if run.count):
         last = brackets[-1] if brackets else None
         same = last is not None and (
             last.scale == run.scale or (math.isnan(last.scale) and math.isnan(run.scale))
@@ -415,8 +406,7 @@ def brackets_of(runs: Sequence[Run], format_name: str) -> list[Bracket]:
         if last is None or not same:
             last = Bracket(at, at, run.scale)
             brackets.append(last)
-        at += run.count
-        last.last = at - 1
+        last.last = at + run.count - 1
         if run.skipped:
             last.skipped += run.count
         elif run.hidden:
@@ -450,17 +440,9 @@ def _judged_skip(path: Path, runs: Sequence[Run], skips: Skips) -> tuple[int, in
     """Returns a stretch and which of its skips is judged: the divergence's first, or the first."""
     from_line = before = 0
     if skips.verdict == DIVERGENCE and skips.tail is not None:
-        at = 0
-        for run in runs:
-            if at + run.count > skips.tail:
-                from_line = run.line
-                break
-            at += run.count
-        at = 0
-        for run in runs:
-            if run.skipped and run.line == from_line and at < skips.tail:
-                before += min(run.count, skips.tail - at)
-            at += run.count
+        from_line = next((r.line for at, r in _placed(runs) if at + r.count > skips.tail), 0)
+        of_line = [(at, run) for at, run in _placed(runs) if run.line == from_line and run.skipped]
+        before = sum(min(run.count, max(skips.tail - at, 0)) for at, run in of_line)
     for index, stretch in enumerate(path.stretches):
         if stretch.skips and stretch.line >= from_line:
             own = before if stretch.line == from_line else 0
@@ -678,13 +660,7 @@ def _summary(explained: Explanation) -> dict[str, Any]:
 
 def _evidence(row: Evidence) -> dict[str, Any]:
     value = _number(row.value) if isinstance(row.value, float) else row.value
-    return {
-        "name": row.name,
-        "value": _plain(value),
-        "seen": row.seen,
-        "least": row.least,
-        "most": row.most,
-    }
+    return {**asdict(row), "value": _plain(value)}
 
 
 def _plain(value: Any) -> str:

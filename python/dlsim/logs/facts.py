@@ -336,16 +336,14 @@ def _drop_copies_before_growth(records: list[Record], log: Log) -> list[Record]:
     return kept
 
 
-def _copies_of_ranks(count: int, same: Callable[[int, int], bool]) -> tuple[int, list[int]]:
+def _copies_of_ranks(
+    count: int, in_a_row: int, same: Callable[[int, int], bool]
+) -> tuple[int, list[int]]:
     """Returns of how many ranks a sequence of messages is, and the messages of the first one.
 
     Messages that ranks print with others between them could be those of one rank: only next to
     messages whose copies follow each other are they taken for copies.
     """
-    in_a_row = run = 1
-    for i in range(1, count):
-        run = run + 1 if same(i - 1, i) else 1
-        in_a_row = max(in_a_row, run)
     of_first = sum(1 for i in range(count) if same(0, i))
     if count in (0, of_first):  # equal ones alone could be of one rank
         return 1, []
@@ -379,18 +377,6 @@ def _copies_of_states(records: Iterable[Record]) -> int:
     return lengths[0] if len(lengths) > 1 and len(set(lengths)) == 1 else 1
 
 
-def _first_equal(same: Callable[[int, int], bool]) -> Callable[[int], int]:
-    """Returns a key that is the same for messages in a row that are equal."""
-    first = 0
-
-    def key(at: int) -> int:
-        nonlocal first
-        first = first if same(first, at) else at
-        return first
-
-    return key
-
-
 def _keep_one_of_equal(records: list[Record], log: Log) -> list[Record]:
     """Ranks that do not name themselves: every message appears once for each."""
     at, before, states = [], [], 0
@@ -404,10 +390,15 @@ def _keep_one_of_equal(records: list[Record], log: Log) -> list[Record]:
     def same(a: int, b: int) -> bool:
         return before[a] == before[b] and _same_message(records[at[a]], records[at[b]])
 
-    ranks, kept = _copies_of_ranks(len(at), same)
+    groups: list[list[int]] = []  # equal messages in a row
+    for i in range(len(at)):
+        if groups and same(groups[-1][0], i):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    ranks, kept = _copies_of_ranks(len(at), max(map(len, groups), default=1), same)
     if ranks < 2:
         ranks = _copies_of_states(records)
-        groups = [list(g) for _, g in groupby(range(len(at)), _first_equal(same))]
         kept = [i for group in groups for i in group[: len(group) // ranks]]
         if ranks < 2 or not at or any(len(group) % ranks for group in groups):
             return records
@@ -559,14 +550,6 @@ def _drop_mixed_means(records: list[Record], log: Log) -> list[Record]:
     kept = [r for r in records if not is_mixed(r)]
     _note_means(len(records) - len(kept), "steps with different scales", log)
     return kept
-
-
-def _note_medians(records: Iterable[Record], log: Log) -> None:
-    if any(record.median for record in records):
-        log.note(
-            "loss_scale is a median over the last steps: the scale may have changed some steps "
-            "earlier"
-        )
 
 
 def _are_means(records: Iterable[Record]) -> bool:
@@ -1113,7 +1096,11 @@ def _joined(records: list[Record], log: Log) -> list[Record]:
     records = _drop_guided_means(records, log)
     records = _drop_means_of_fairseq(records, log)
     records = _drop_mixed_means(records, log)
-    _note_medians(records, log)
+    if any(record.median for record in records):
+        log.note(
+            "loss_scale is a median over the last steps: the scale may have changed some steps "
+            "earlier"
+        )
     return records
 
 

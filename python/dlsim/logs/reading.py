@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,8 @@ def is_event_log(path: str) -> bool:
     return _EVENT_FILE in given.name
 
 
-def scales_as_csv(path: str, tag: str | None) -> bytes:
-    """Returns the scales of an event log as CSV with the columns step and loss_scale.
+def scales_of(path: str, tag: str | None) -> list[tuple[int, float]]:
+    """Returns the steps and scales of an event log.
 
     Raises InputError for files without them, UsageError where it is open which are meant, and
     ModuleNotFoundError without tensorboard.
@@ -72,8 +72,7 @@ def scales_as_csv(path: str, tag: str | None) -> bytes:
         raise InputError(f"{path}: {chosen!r} has no values")
     by_samples = chosen.lower().startswith(_BY_SAMPLES)
     stride = (math.gcd(*(step for step, _ in scales)) if by_samples else 0) or 1
-    rows = (f"{step // stride},{scale!r}\n" for step, scale in scales)
-    return "".join(["step,loss_scale\n", *rows]).encode("ascii")
+    return [(step // stride, scale) for step, scale in scales]
 
 
 def _accumulator(place: str) -> Any:
@@ -324,8 +323,9 @@ class _Reader:
         if path == "-":
             self._read_text(path, open(sys.stdin.fileno(), "rb", closefd=False))
         elif is_event_log(path):
-            table = scales_as_csv(path, tag).decode("ascii").splitlines()
-            self._read_table(name_of(path), table)
+            rows = (f"{step},{scale!r}" for step, scale in scales_of(path, tag))
+            table = chain(["step,loss_scale"], rows)
+            self._read_table(path, table, _Columns(step=0, scale=1), header=1)
         elif os.path.isdir(path):
             self._read_text(*self._metric_of(path))
         else:
@@ -359,8 +359,11 @@ class _Reader:
         elif start == "[" and re.match(r"\[\s*\{", text.head.lstrip()):
             self._read_document(text)
         elif _METRIC.match(text.head) and is_scale_name(os.path.basename(path)):
-            self._read_table(text.place, chain(["wall time step"], text.lines()), path)
-        elif not self._read_table(text.place, text.lines(), path, text.head):
+            columns = _Columns(step=2, scale=1, delimiter=" ")  # MLflow: time, value, step
+            self._read_table(path, text.lines(), columns)
+        elif found := _Columns.of(text.head.partition("\n")[0], text.place):
+            self._read_table(path, text.lines(), found, header=1)
+        else:
             self._read_lines(text.lines())
 
     def _add(self, record: Record) -> None:
@@ -402,32 +405,17 @@ class _Reader:
     # Tables.
 
     def _read_table(
-        self, place: str, lines: Iterable[str], path: str = "", head: str | None = None
-    ) -> bool:
-        """Reads a table; returns False for what is none, of which only `head` was looked at."""
-        if head is not None:
-            columns = _Columns.of(head.partition("\n")[0], place)
-            if columns is None:
-                return False
-            lines = iter(lines)
-            next(lines)
-        elif path:  # MLflow: time, value, step
-            columns, lines = _Columns(step=2, scale=1, delimiter=" "), iter(lines)
-            next(lines)
-        else:
-            lines = iter(lines)
-            header = next(lines)
-            columns = _Columns.of(header, place)
-            if columns is None:
-                return False
+        self, path: str, lines: Iterable[str], columns: _Columns, header: int = 0
+    ) -> None:
+        """Reads a table, of which `header` lines name the columns."""
+        place = name_of(path)
         read: list[Record] = []
-        count = 1
+        count = header
         try:
-            rows = csv.reader(
-                (line.replace("\0", "") for line in lines), delimiter=columns.delimiter
-            )
+            clean = (line.replace("\0", "") for line in islice(lines, header, None))
+            rows = csv.reader(clean, delimiter=columns.delimiter)
             for row in rows:
-                count = rows.line_num + 1
+                count = rows.line_num + header
                 record = columns.record(row, place, count)
                 if record is not None:
                     record.line = self.line + count - 1
@@ -443,7 +431,6 @@ class _Reader:
             self._add(record)
             self._add_loss(record, ALL if record.stack == "guided-diffusion" else STEP)
         self.line += count
-        return True
 
     def _divide_by_samples(self, records: Sequence[Record]) -> None:
         unit = math.gcd(*(record.number or 0 for record in records))
