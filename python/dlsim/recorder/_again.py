@@ -12,6 +12,7 @@ from typing import Any
 
 from ._tensors import (
     FunctionMode,
+    WeakHook,
     autocast_dtype,
     in_backward,
     is_record,
@@ -212,11 +213,13 @@ class Again:
                 if _is_tensor(value) and value.grad_fn is not None:
                     if self._index_of(value) is None:
                         self._calls[-1].left.append((part, name, self._new(value)))
-        own = weakref.ref(self)
         for index, tensor in zip(made, tensors_in(output), strict=True):
             if tensor.requires_grad and tensor.is_floating_point():
                 self._device = tensor.device.type
-                tensor.register_hook(_keeps(own, index))
+                tensor.register_hook(WeakHook(self._keep, index))
+
+    def _keep(self, index: int, gradient: Any) -> None:
+        self._gradients.setdefault(index, gradient)
 
     def step(self, loss: Any, scale: float) -> Step:
         """Ends the pass; returns how to run it again.
@@ -375,15 +378,6 @@ class Again:
         if self._nesting is None or _nesting() <= self._nesting:
             return False
         return autocast_dtype("cpu") is None and autocast_dtype("cuda") is None
-
-
-def _keeps(own: weakref.ref[Again], index: int) -> Callable[[Any], None]:
-    def hook(gradient: Any) -> None:
-        again = own()
-        if again is not None:
-            again._gradients.setdefault(index, gradient)
-
-    return hook
 
 
 def _is_unseen(func: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from .._errors import Error, UsageError
 from ._ranks import Ranks, changes_gradients, kinds_of_sharding
 from ._selection import smallest_of
-from ._tensors import in_backward
+from ._tensors import WeakHook, in_backward
 
 Guard = Callable[[Callable[[], None]], None]  # runs what a hook does
 
@@ -411,34 +411,37 @@ class StepOrder:
         if not self._parameters or not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
             self._frozen.clear()
             return
-        order = weakref.ref(self)  # what torch keeps must not keep the recorder alive
-
-        def stepped(optimizer: Any, *_: Any) -> None:
-            held = order()
-            if held is not None:
-                held._guard(lambda: held._take(optimizer))
-
-        def updated(_overflows: bool) -> None:
-            held = order()
-            if held is not None:
-                held._guard(lambda: held._use(held._given))
-
         module: Any = optimizer  # whose types lack the function before PyTorch 2.1
-        self._handles.append(module.register_optimizer_step_post_hook(stepped))
+        self._handles.append(module.register_optimizer_step_post_hook(WeakHook(self._stepped)))
         if tells_skips(self._scaler):
-            self._update = WatchedUpdate(self._scaler, updated)
+            self._update = WatchedUpdate(self._scaler, WeakHook(self._updated))
         self._add_hooks()
         smallest = smallest_of(self._parameters)
         if smallest is not None:
-            coming = _before_of(smallest, order)
+            coming = WeakHook(self._coming, smallest)
             self._handles.append(self._parameters[smallest].register_hook(coming))
 
     def _add_hooks(self) -> None:
         for name, parameter in list(self._frozen.items()):
             if parameter.requires_grad:
                 del self._frozen[name]
-                hook = _hook_of(name, weakref.ref(self))
+                hook = WeakHook(self._left, name)
                 self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self._guard(lambda: self._take(optimizer))
+
+    def _updated(self, _overflows: bool) -> None:
+        self._guard(lambda: self._use(self._given))
+
+    def _coming(self, name: str, _: Any) -> None:
+        if self._wanted(name):
+            gradient = self._parameters[name].grad
+            self._guard(lambda: self._leftovers.coming(name, gradient))
+
+    def _left(self, name: str, parameter: Any) -> None:
+        if self._wanted(name):
+            self._guard(lambda: self._give(name, parameter.grad))
 
     def _give(self, name: str, gradient: Any) -> None:
         if gradient is None:  # another hook was first
@@ -596,22 +599,3 @@ def _descends(optimizer: Any) -> bool:
 
     rates = {float(group["lr"]) for group in optimizer.param_groups}
     return type(optimizer) is SGD and len(rates) == 1
-
-
-def _hook_of(name: str, order: weakref.ref[StepOrder]) -> Callable[[Any], None]:
-    def hook(parameter: Any) -> None:
-        held = order()
-        if held is not None and held._wanted(name):
-            held._guard(lambda: held._give(name, parameter.grad))
-
-    return hook
-
-
-def _before_of(name: str, order: weakref.ref[StepOrder]) -> Callable[[Any], None]:
-    def hook(_: Any) -> None:
-        held = order()
-        if held is not None and held._wanted(name):
-            gradient = held._parameters[name].grad
-            held._guard(lambda: held._leftovers.coming(name, gradient))
-
-    return hook

@@ -20,6 +20,7 @@ from ._selection import Choice
 from ._shadows import Shadows, module_of
 from ._tensors import (
     Features,
+    WeakHook,
     computed_in,
     floats_in,
     in_backward,
@@ -87,24 +88,11 @@ class ParameterHooks:
         for name, parameter in list(self._frozen.items()):
             if parameter.requires_grad:
                 del self._frozen[name]
-                self._handles.append(parameter.register_hook(self._hook(name)))
+                self._handles.append(parameter.register_hook(WeakHook(self._see, name)))
 
-    def _hook(self, name: str) -> Callable[[Any], None]:
-        own = weakref.ref(self)  # what torch keeps must not keep the recorder
-
-        def hook(gradient: Any) -> None:
-            hooks = own()
-            if hooks is not None and hooks._wanted(name):
-                hooks._guard(lambda: hooks.seen.add(f"{name}.grad", gradient))
-
-        return hook
-
-    @property
-    def holds(self) -> bool:
-        return self.seen.size() > 0
-
-    def take(self) -> tuple[dict[str, Any], list[str]]:
-        return self.seen.take()
+    def _see(self, name: str, gradient: Any) -> None:
+        if self._wanted(name):
+            self._guard(lambda: self.seen.add(f"{name}.grad", gradient))
 
     def clear(self) -> None:
         """Forgets what was seen; looks for parameters that are no longer frozen."""
@@ -114,32 +102,6 @@ class ParameterHooks:
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
-
-
-def _ignore(*_: Any) -> None:
-    """Is the hook of a module that is not recorded."""
-
-
-def _no_hook() -> Callable[..., None]:
-    return _ignore
-
-
-class ModuleHook:
-    """What a module calls before or after it runs: a bound method, with the module's name first.
-
-    Copies and pickles of the module get one that does nothing.
-    """
-
-    def __init__(self, called: Callable[..., None], name: str) -> None:
-        self._called, self._name = weakref.WeakMethod(called), name
-
-    def __call__(self, *values: Any) -> None:
-        called = self._called()
-        if called is not None:
-            called(self._name, *values)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _no_hook, ()
 
 
 class Outputs:
@@ -208,7 +170,7 @@ class ActivationHooks:
             parameters = module.parameters(recurse=False)
             first = {"prepend": True} if any(map(is_distributed, parameters)) else {}
             try:
-                handle = module.register_forward_hook(ModuleHook(self.called, name), **first)
+                handle = module.register_forward_hook(WeakHook(self.called, name), **first)
             except RuntimeError:  # modules of TorchScript refuse
                 self.left_out[f"{name or ROOT}.act_grad"] = "its module takes no hooks"
             else:
@@ -243,18 +205,11 @@ class ActivationHooks:
             if tensor.grad_fn is not None and tensor._version > 0:
                 # torch would add to the hooks on the values before a change in place. Those stay.
                 tensor._backward_hooks = None
-            tensor.register_hook(self._tensor_hook(f"{name_of_output(call, i)}.act_grad"))
+            tensor.register_hook(WeakHook(self._see, f"{name_of_output(call, i)}.act_grad"))
 
-    def _tensor_hook(self, name: str) -> Callable[[Any], None]:
-        own = weakref.ref(self)  # a loss that is kept keeps its graph, and that this hook
-
-        def hook(gradient: Any) -> None:
-            hooks = own()
-            if hooks is not None:
-                hooks._backward = True
-                hooks._guard(lambda: hooks.seen.add(name, gradient))
-
-        return hook
+    def _see(self, name: str, gradient: Any) -> None:
+        self._backward = True
+        self._guard(lambda: self.seen.add(name, gradient))
 
     def take(self) -> tuple[dict[str, Any], list[str]]:
         """Returns what Seen.take returns, and counts calls from 0 again."""
@@ -348,7 +303,7 @@ class ForwardPass:
         self._ran.clear()
         self.again.begin()
         for name, module in self._modules.items():
-            enter, leave = ModuleHook(self._enter, name), ModuleHook(self._leave, name)
+            enter, leave = WeakHook(self._enter, name), WeakHook(self._leave, name)
             try:
                 self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
                 self._handles.append(module.register_forward_hook(leave))
@@ -448,19 +403,15 @@ class ForwardPass:
             self._guard(lambda: self._end_pass(module, output))
 
     def _end_pass(self, module: Any, output: Any) -> None:
-        own = weakref.ref(self)
-
-        def ended(_gradient: Any) -> None:
-            held = own()
-            if held is not None and not is_rerun():
-                held._done = True
-
         for tensor in tensors_in(output) if self._counts else ():
             if tensor.requires_grad:
-                tensor.register_hook(ended)
+                tensor.register_hook(WeakHook(self._begin_backward))
                 self._noise.add_output(tensor)
         if self._counts:
             self.again.leave(module, output)
+
+    def _begin_backward(self, _gradient: Any) -> None:
+        self._done = self._done or not is_rerun()
 
     def _record(self, name: str, output: Any) -> None:
         floats = floats_in(output)
@@ -541,17 +492,14 @@ class Noise:
 
     def _watch(self, node: Any) -> None:
         """Looks at the gradient of the result of a softmax, when there is one."""
-        own, at = weakref.ref(self), len(self._softmaxes)  # what it holds must not hold the node
-        self._softmaxes.append(node)
         dim = node._saved_dim
         dim = dim - 2**64 if dim >= 2**63 else dim
+        # By its number: what a node holds must not hold the node.
+        node.register_hook(WeakHook(self._see, len(self._softmaxes), dim))
+        self._softmaxes.append(node)
 
-        def hook(made: Any, given: Any) -> None:
-            noise = own()
-            if noise is not None and not is_rerun():
-                noise._guard(lambda: noise._measure(at, dim, made[0], given[0]))
-
-        node.register_hook(hook)
+    def _see(self, at: int, dim: int, made: Any, given: Any) -> None:
+        self._guard(lambda: self._measure(at, dim, made[0], given[0]))
 
     def _measure(self, at: int, dim: int, made: Any, given: Any) -> None:
         import torch
@@ -746,7 +694,7 @@ class Sources:
 
     def holds_micro_step(self) -> bool:
         """Returns whether backward has left gradients of parameters that nobody has taken."""
-        return self._of_parameters is not None and self._of_parameters.holds
+        return self._of_parameters is not None and self._of_parameters.seen.size() > 0
 
     def check_scale(self, scale: float | None) -> None:
         """Raises Error if the scaler contradicts the stated scale, None for its own."""
@@ -787,7 +735,7 @@ class Sources:
     def _gradients(self, step: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self._of_parameters is not None:
-            found.update(self._unchanged(self._of_parameters))
+            found.update(self._unchanged(self._of_parameters.seen))
         else:
             for name, parameter in self._choice.parameters.items():
                 if not self._choice.parameter(name):
@@ -858,7 +806,7 @@ class Sources:
         self._features.note(found.items())
         return found
 
-    def _unchanged(self, hooks: ParameterHooks | ActivationHooks | Seen) -> dict[str, Any]:
+    def _unchanged(self, hooks: ActivationHooks | Seen) -> dict[str, Any]:
         tensors, changed = hooks.take()
         for name in changed:
             self._count(Error(f"{name}: was changed in place after it was computed"))

@@ -275,6 +275,32 @@ def _stated_axes(metadata: Mapping[str, str]) -> dict[str, int | None]:
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class WeakHook:
+    """What torch calls of an object that it must not keep alive: a bound method, `given` first.
+
+    Copies and pickles get one that does nothing.
+    """
+
+    def __init__(self, called: Callable[..., None], *given: Any) -> None:
+        self._called, self._given = WeakMethod(called), given
+
+    def __call__(self, *values: Any) -> None:
+        called = self._called()
+        if called is not None:
+            called(*self._given, *values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_hook, ()
+
+
+def _ignore(*_: Any) -> None:
+    """Is the hook of a module that is not recorded."""
+
+
+def _no_hook() -> Callable[..., None]:
+    return _ignore
+
+
 class _Thread(threading.local):
     recorders = 0  # within how many calls of recorders the thread is
 
