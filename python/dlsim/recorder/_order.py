@@ -12,7 +12,7 @@ from typing import Any
 
 from .._errors import Error, UsageError
 from ._ranks import Ranks, changes_gradients, kinds_of_sharding
-from ._selection import smallest_of
+from ._selection import Choice, smallest_of
 from ._tensors import WeakHook, in_backward
 
 Guard = Callable[[Callable[[], None]], None]  # runs what a hook does
@@ -372,8 +372,7 @@ class StepOrder:
     def __init__(
         self,
         models: Collection[Any],
-        parameters: Mapping[str, Any],
-        wanted: Callable[[str], bool],
+        choice: Choice,
         guard: Guard,
         ranks: Ranks,
         *,
@@ -382,14 +381,14 @@ class StepOrder:
         scaler: Any,
         active: bool,
     ) -> None:
-        if not active or ranks.is_shard or kinds_of_sharding(models):
-            parameters = {}
+        looks = active and not ranks.is_shard and not kinds_of_sharding(models)
+        parameters = dict(choice.parameters if looks else {})
         compares = ranks.kind == "single" and not changes_gradients(models)
-        self._wanted, self._guard, self._restart = wanted, guard, restart
+        self._wanted, self._guard, self._restart = choice.parameter, guard, restart
         self._revoke = revoke
         self._scaler = scaler
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that call the optimizers
-        self._parameters = dict(parameters)
+        self._parameters = parameters
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._frozen = dict(parameters)  # those without a hook: torch refuses it
         self._handles: list[Any] = []

@@ -625,19 +625,37 @@ def is_profile(path: str | os.PathLike[str] | None) -> bool:
     return path is None or Path(path).suffix == ".profile"
 
 
-@dataclass
 class Output:
     """A trace or profile to be opened, again and again until that succeeds.
 
     Without a `path` it is a profile of which nothing stays. `extras` are keywords of ProfileWriter.
+    Raises UsageError and TypeError for bad arguments of a recorder.
     """
 
-    path: Path | None
-    profile: bool
-    ranks: Ranks
-    existing: Existing
-    description: dict[str, str]
-    extras: Mapping[str, list[str]]
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        ranks: Ranks,
+        *,
+        existing: Existing,
+        description: dict[str, str],
+        also: Any,
+    ) -> None:
+        one_of("existing", existing, get_args(Existing))
+        self.profile, self.ranks = is_profile(path), ranks
+        self.existing, self.description = existing, description
+        texts = [text_of("also", one) for one in listed(also)]
+        if texts and not self.profile:
+            raise UsageError("also: only a profile has it, expected a path such as run.profile")
+        formats = [one for one in texts if one[:1].isalpha()]
+        scales = [one for one in texts if one not in formats]
+        self.extras = {"scaled_formats": formats, "scales": scales}
+        self.path = None if path is None else Path(path)
+        if self.path is not None and ranks.is_shard:
+            self.path /= f"shard-{ranks.rank:05d}-of-{ranks.ranks:05d}"
+        elif self.path is not None and ranks.kind == "separate" and self.profile:
+            name = f"{self.path.stem}.rank-{ranks.rank:05d}{self.path.suffix}"
+            self.path = self.path.with_name(name)
 
     @property
     def spill(self) -> Path | None:
@@ -668,25 +686,6 @@ class Output:
         return f"dlsim replay {shlex.quote(str(given if self.ranks.is_shard else self.path))}"
 
 
-def output_of(
-    path: str | os.PathLike[str] | None,
-    ranks: Ranks,
-    *,
-    existing: Existing,
-    description: dict[str, str],
-    also: Any,
-) -> Output:
-    """Returns the output of this process; raises UsageError or TypeError for bad arguments."""
-    one_of("existing", existing, get_args(Existing))
-    texts = [text_of("also", one) for one in listed(also)]
-    if texts and not is_profile(path):
-        raise UsageError("also: only a profile has it, expected a path such as run.profile")
-    formats = [one for one in texts if one[:1].isalpha()]
-    extras = {"scaled_formats": formats, "scales": [one for one in texts if one not in formats]}
-    place = None if path is None else _path_of(Path(path), ranks)
-    return Output(place, is_profile(path), ranks, existing, description, extras)
-
-
 def one_of(argument: str, value: object, known: tuple[str, ...]) -> None:
     """Raises UsageError unless `value` is one of those that are known."""
     if value not in known:
@@ -702,14 +701,6 @@ def check_free(path: str | os.PathLike[str] | None, options: Mapping[str, Any]) 
     refuses = options.get("existing", "refuse") == "refuse"
     if path is not None and refuses and process_group()[0] == 0:
         (refuse_profile if is_profile(path) else refuse_trace)(Path(path))
-
-
-def _path_of(path: Path, ranks: Ranks) -> Path:
-    if ranks.is_shard:
-        return path / f"shard-{ranks.rank:05d}-of-{ranks.ranks:05d}"
-    if ranks.kind == "separate" and is_profile(path):
-        return path.with_name(f"{path.stem}.rank-{ranks.rank:05d}{path.suffix}")
-    return path
 
 
 def description_of(
@@ -731,39 +722,29 @@ def description_of(
 # -- Tensors in host memory, as they were when they were asked for
 
 
-def described(part: Part, before: Iterable[RecordedTensor] = ()) -> tuple[RecordedTensor, ...]:
-    """Returns what is recorded of each tensor, mostly the same as in the step `before`."""
-    known = {one.name: one for one in before}
+def described(part: Part) -> tuple[RecordedTensor, ...]:
+    """Returns what is recorded of each tensor."""
     in_files = [RecordedTensor(name, *one[1:]) for name, one in part.spilled.items()]
-    in_memory = (_described(name, one, known.get(name)) for name, one in part.tensors.items())
+    in_memory = []
+    for name, one in part.tensors.items():
+        size = one.numel() * one.element_size()
+        in_memory.append(RecordedTensor(name, tuple(one.shape), name_of_dtype(one.dtype), size))
     return (*in_memory, *in_files)
 
 
-def _described(name: str, tensor: Any, before: RecordedTensor | None) -> RecordedTensor:
-    shape, dtype = tensor.shape, name_of_dtype(tensor.dtype)
-    if before is not None and before.shape == shape and before.dtype == dtype:
-        return before
-    return RecordedTensor(name, tuple(shape), dtype, tensor.numel() * tensor.element_size())
-
-
-def _local(tensor: Any) -> Any:
-    """Returns the elements that this process holds, dense."""
+def _recorded(tensors: Mapping[str, Any], left_out: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yields the elements that this process holds, dense; notes those of other types."""
     import torch
 
-    tensor = tensor.detach()
-    if type(tensor) is not torch.Tensor and hasattr(tensor, "to_local"):  # DTensor
-        tensor = tensor.to_local()
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
-
-
-def _recorded(name: str, given: Any, left_out: dict[str, str]) -> Any:
-    """Returns the elements to be recorded; None if they are not floating-point numbers."""
-    tensor = _local(given)
-    dtype = name_of_dtype(tensor.dtype)
-    if dtype in VALUES:
-        return tensor
-    left_out[name] = f"has elements of type {dtype}"
-    return None
+    for name, given in tensors.items():
+        tensor = given.detach()
+        if type(tensor) is not torch.Tensor and hasattr(tensor, "to_local"):  # DTensor
+            tensor = tensor.to_local()
+        tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+        if (dtype := name_of_dtype(tensor.dtype)) in VALUES:
+            yield name, tensor
+        else:
+            left_out[name] = f"has elements of type {dtype}"
 
 
 class HostCopies:
@@ -787,10 +768,7 @@ class HostCopies:
         host: dict[str, Any] = {}
         counting = None  # the device that counts
         devices = set()
-        for name, given in tensors.items():
-            tensor = _recorded(name, given, left_out)
-            if tensor is None:
-                continue
+        for name, tensor in _recorded(tensors, left_out):
             device = device_of(tensor)
             if device is not None:
                 devices.add(device)
@@ -824,12 +802,8 @@ class HostCopies:
 
 def in_host_memory(tensors: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
     """Returns gradients that hooks alone hold, which nobody goes on to change."""
-    found = {name: _recorded(name, given, left_out) for name, given in tensors.items()}
-    return {
-        name: tensor.resolve_neg().cpu().contiguous()
-        for name, tensor in found.items()
-        if tensor is not None
-    }
+    found = _recorded(tensors, left_out)
+    return {name: tensor.resolve_neg().cpu().contiguous() for name, tensor in found}
 
 
 # -- A thread that runs one job after the other, and that an interrupt of its caller cannot stop

@@ -23,12 +23,12 @@ from ._output import (
     Background,
     Existing,
     HostCopies,
+    Output,
     Report,
     described,
     description_of,
     is_profile,
     one_of,
-    output_of,
 )
 from ._ranks import ranks_of
 from ._selection import AUTO, Choice, Patterns, forward_steps, models_of, pace_of
@@ -189,7 +189,7 @@ class Recorder:
             fixed=ranks.kind not in ("single", "reduced"),
         )
         self._choice = Choice(models, gradients, activations, pace, inference=inference)
-        output = output_of(
+        output = Output(
             path,
             ranks,
             existing=existing,
@@ -215,10 +215,9 @@ class Recorder:
         self._incomplete = self._ended = self._completed = False
         self._called = False  # whether any step was taken
         self._taken = False  # whether the last call recorded a step, which nobody has revoked
-        order = StepOrder(
+        self._order = order = StepOrder(
             list(models.values()),
-            self._choice.parameters,
-            self._choice.parameter,
+            self._choice,
             self._guarded,
             ranks,
             restart=self._restart,
@@ -519,7 +518,7 @@ class Recorder:
         if scale is None and self._scaler is None:
             scale_of(None, None)  # raises: a loop that forgets it must stop
         with self._counting(f"step {self._next}"):
-            self._sources.check_scale(scale)
+            self._order.check_scale(scale)
             return scale_of(scale, self._scaler)
         return None
 
@@ -544,7 +543,7 @@ class Recorder:
             self._steps.add(self._next, part)
             if self._watching is not None:
                 self._watching.add(self._next, part)
-            self._report.tensors = described(part, self._report.tensors)
+            self._report.tensors = described(part)
             return True
         return False
 

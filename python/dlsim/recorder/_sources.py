@@ -71,16 +71,10 @@ class Seen:
 class ParameterHooks:
     """The gradient of each backward pass alone, before it is added to that of the others."""
 
-    def __init__(
-        self,
-        parameters: Mapping[str, Any],
-        wanted: Callable[[str], bool],
-        guard: Guard,
-    ) -> None:
+    def __init__(self, choice: Choice, guard: Guard) -> None:
         self.seen = Seen()
-        self._wanted = wanted
-        self._guard = guard
-        self._frozen = dict(parameters)  # those without a hook: torch refuses it
+        self._wanted, self._guard = choice.parameter, guard
+        self._frozen = dict(choice.parameters)  # those without a hook: torch refuses it
         self._handles: list[Any] = []
         self._add_hooks()
 
@@ -141,31 +135,24 @@ class ActivationHooks:
     of an output with several tensors, those after the first have `.out1`, `.out2` before that. A
     tensor that several modules return, as a container does with what its last part returns, has the
     name of the first one. A loss has none: its gradient is no number that passes through the
-    format, but the loss scale itself. `left_out` says which modules take no hook; `models` are the
-    names of those that are no part of another. `types` are those of 16 bits in which modules
-    compute, under autocast or by themselves. `spill` is called when a forward pass begins after
-    the backward pass of another batch, if what that one has left takes much memory.
+    format, but the loss scale itself. `left_out` says which modules take no hook. `types` are those
+    of 16 bits in which modules compute, under autocast or by themselves. `spill` is called when a
+    forward pass begins after the backward pass of another batch, if what that one has left takes
+    much memory.
     """
 
-    def __init__(
-        self,
-        modules: Mapping[str, Any],
-        wanted: Callable[[str], bool],
-        guard: Guard,
-        models: Collection[str] = ("",),
-        spill: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, choice: Choice, guard: Guard, spill: Callable[[], None] | None) -> None:
         self.seen = Seen()
         self.types: set[str] = set()  # of 16 bits, in which modules compute
         self._spill = spill
         self._backward = False  # whether one has left something since the last look
         self.left_out: dict[str, str] = {}
-        self._models = models
+        self._models = choice.models
         self._outputs = Outputs()
-        self._wanted, self._guard = wanted, guard
+        self._wanted, self._guard = choice.module, guard
         self._idle: set[str] = set()  # modules that ran in no step
         self._handles = []
-        for name, module in modules.items():
+        for name, module in choice.modules.items():
             # Before the hooks of tensor parallelism, which make plain tensors of distributed ones.
             parameters = module.parameters(recurse=False)
             first = {"prepend": True} if any(map(is_distributed, parameters)) else {}
@@ -257,22 +244,12 @@ class ForwardPass:
     gradients or without.
     """
 
-    def __init__(
-        self,
-        modules: Mapping[str, Any],
-        parameters: Mapping[str, Any],
-        wanted: Callable[[str], bool],
-        guard: Guard,
-        *,
-        models: Collection[str],
-        inference: bool,
-        spill: Callable[[], None],
-    ) -> None:
-        self._modules, self._models = modules, models
-        self._wanted, self._guard = wanted, guard
-        self._inference, self._spill = inference, spill
-        self._noise = Noise(parameters, guard)
-        self.again = Again(inference=inference)
+    def __init__(self, choice: Choice, guard: Guard, spill: Callable[[], None]) -> None:
+        self._modules, self._models = choice.all_modules, choice.models
+        self._wanted, self._guard = choice.module, guard
+        self._inference, self._spill = choice.inference, spill
+        self._noise = Noise(choice.parameters, guard)
+        self.again = Again(inference=choice.inference)
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
         self._ran: set[str] = set()  # those that did in the step
@@ -281,22 +258,17 @@ class ForwardPass:
         self._done = True  # whether a backward pass has begun, or no step is recorded
         self._trains: int | None = None  # the thread that calls `end`, if models ran there
         self._takes: dict[str, int] = {}  # the thread whose modules are looked at in the step
-        self._sees = False  # whether a forward pass was seen
+        self.ran = False  # whether a forward pass has begun in the step
         self._values: dict[str, Any] = {}
         self._outputs = Outputs()
         self._types: set[str] = set()  # of 16 bits, in which modules compute
         self._rounding: list[str] = []  # gradients that are nothing but noise
         self._held = 0  # bytes
 
-    @property
-    def ran(self) -> bool:
-        """Whether a forward pass has begun in the step."""
-        return self._sees
-
     def begin(self, *, keeps: bool) -> None:
         """Begins a step whose forward pass is to be seen, and recorded if it `keeps` that."""
         self._keeps = keeps
-        self._done = self._sees = False
+        self._done = self.ran = False
         self._takes = {} if self._trains is None else {"thread": self._trains}
         self._types.clear()
         self._rounding.clear()
@@ -317,7 +289,7 @@ class ForwardPass:
         self._done = True
         if self._handles:
             own = threading.get_ident()
-            self._trains = own if self._sees and self._takes.get("thread") == own else None
+            self._trains = own if self.ran and self._takes.get("thread") == own else None
         self.again.end()
         self._guard(lambda: self._rounding.extend(self._noise.names()))
         self._noise.clear()
@@ -351,7 +323,7 @@ class ForwardPass:
 
     def metadata(self) -> dict[str, str]:
         """Returns what a reader needs to know of the values of the step."""
-        if not self._sees:
+        if not self.ran:
             return {}
         buffers = [f"{name}.value" for name, _, _ in self._read()]  # autocast leaves them
         found = {"autocast_float32": "\n".join(buffers)} if buffers else {}
@@ -387,7 +359,7 @@ class ForwardPass:
         if not self._running:
             outside()
             self._counts = self._is_training()
-            self._sees = self._sees or self._counts
+            self.ran = self.ran or self._counts
             if self._counts and len(given) == 2:
                 self._guard(lambda: self.again.enter(*given))
         self._running.append(name)
@@ -654,23 +626,13 @@ class Sources:
         choice = self._choice
         self._order.add_hooks()
         if self._micro_steps:
-            self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
+            self._of_parameters = ParameterHooks(choice, self._guard)
         if choice.modules and not choice.inference:
             spill = None if self._micro_steps else self._spill  # a micro-step is one batch
-            self._of_activations = ActivationHooks(
-                choice.modules, choice.module, self._guard, choice.models, spill
-            )
+            self._of_activations = ActivationHooks(choice, self._guard, spill)
             self._left_out.update(self._of_activations.left_out)
         if self._shadows is not None or (choice.modules and choice.takes_forward):
-            self._forward = ForwardPass(
-                choice.all_modules,
-                choice.parameters,
-                choice.module,
-                self._guard,
-                models=choice.models,
-                inference=choice.inference,
-                spill=self._spill,
-            )
+            self._forward = ForwardPass(choice, self._guard, self._spill)
 
     def begin(self) -> None:
         """Begins a step, which may record its forward pass."""
@@ -695,10 +657,6 @@ class Sources:
     def holds_micro_step(self) -> bool:
         """Returns whether backward has left gradients of parameters that nobody has taken."""
         return self._of_parameters is not None and self._of_parameters.seen.size() > 0
-
-    def check_scale(self, scale: float | None) -> None:
-        """Raises Error if the scaler contradicts the stated scale, None for its own."""
-        self._order.check_scale(scale)
 
     def end_forward(self) -> None:
         """Ends the forward pass of the step: what runs from now on is none of it."""
