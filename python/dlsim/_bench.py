@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from ._command_parser import CommandParser
-from ._errors import Error, InputError, UsageError
+from ._errors import Error, InputError, UsageError, needed
 from ._files import replacing
 from ._text import counted, some_of
 
@@ -156,15 +156,10 @@ class Change:
 
 def p_value(old: Sequence[float], new: Sequence[float]) -> float:
     """Returns p of the two-sided Mann-Whitney U test: exact for few values without ties."""
-    try:
-        from scipy.stats import mannwhitneyu
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'comparing needs SciPy: pip install "dlsim-numerics[bench]"', name="scipy"
-        ) from error
+    stats = needed("scipy.stats", 'comparing needs SciPy: pip install "dlsim-numerics[bench]"')
     is_exact = len({*old, *new}) == len(old) + len(new) and max(len(old), len(new)) <= _MOST_EXACT
     method = "exact" if is_exact else "asymptotic"
-    p = float(mannwhitneyu(old, new, alternative="two-sided", method=method).pvalue)
+    p = float(stats.mannwhitneyu(old, new, alternative="two-sided", method=method).pvalue)
     return 1.0 if math.isnan(p) else p  # all values are equal
 
 

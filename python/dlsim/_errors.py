@@ -45,6 +45,16 @@ for _exception in (Error, UsageError, InputError, PolicyRefusal):
     _exception.__module__ = "dlsim"
 
 
+def needed(module: str, message: str) -> Any:
+    """Returns a module that is not always installed; `message` says why and how to install it."""
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ModuleNotFoundError(message, name=module.partition(".")[0]) from error
+
+
 class MissingKey(KeyError):
     """A KeyError whose message reads as a sentence; that of KeyError is quoted."""
 

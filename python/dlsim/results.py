@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ._errors import InputError, MissingKey, UsageError
+from ._errors import InputError, MissingKey, UsageError, needed
 from ._files import replacing
 from ._text import counted, table_text
 from ._values import text_of
@@ -149,13 +149,8 @@ class Table(list[Any]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """Returns the table as a pandas data frame."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "to_pandas needs pandas: pip install 'dlsim-numerics[frames]'", name="pandas"
-            ) from error
-        return pandas.DataFrame({k: _array(values) for k, values in _columns_of(self).items()})
+        frames = needed("pandas", "to_pandas needs pandas: pip install 'dlsim-numerics[frames]'")
+        return frames.DataFrame({k: _array(values) for k, values in _columns_of(self).items()})
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.columns]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._core import Format
-from .._errors import UsageError
+from .._errors import UsageError, needed
 
 # Types whose bits are the codes of a format.
 FORMAT_OF_ELEMENT = {
@@ -302,13 +302,8 @@ def _numpy_array(bits: Bits, element: str) -> Bits:
         return bits
     if element == "float16":
         return bits.view(np.float16)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            f"as_dtype: {element} needs ml_dtypes: pip install ml_dtypes", name="ml_dtypes"
-        ) from error
-    return bits.view(getattr(ml_dtypes, element))
+    why = f"as_dtype: {element} needs ml_dtypes: pip install ml_dtypes"
+    return bits.view(getattr(needed("ml_dtypes", why), element))
 
 
 def _jax_array(bits: Bits, element: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .._errors import InputError, UsageError
+from .._errors import InputError, UsageError, needed
 from .._values import Paths, PathText
 from ._steps import (
     DEEPEST,
@@ -21,7 +21,6 @@ from ._steps import (
     Position,
     files_of,
     in_order,
-    needed,
     numbered_name,
     one_line,
     position_of,

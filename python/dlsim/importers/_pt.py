@@ -12,7 +12,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from .._errors import InputError
+from .._errors import InputError, needed
 from .._text import some_of
 from .._values import Paths, PathText
 from ._steps import (
@@ -24,7 +24,6 @@ from ._steps import (
     Position,
     files_of,
     in_order,
-    needed,
     numbered_name,
     one_line,
     position_of,

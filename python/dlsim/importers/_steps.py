@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,14 +63,6 @@ class Position:
         text = f"step {self.step}"
         text += f", micro-step {self.micro}" if self.micro >= 0 else ""
         return text + (f", rank {self.rank}" if self.rank >= 0 else "")
-
-
-def needed(package: str, message: str) -> Any:
-    """Returns a package that is not always installed; `message` says why and how to install it."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise ModuleNotFoundError(message, name=package) from error
 
 
 def one_line(reason: object) -> str:

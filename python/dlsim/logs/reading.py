@@ -18,12 +18,11 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from .._errors import InputError, UsageError
+from .._errors import InputError, UsageError, needed
 from .losses import ALL, FINITE, STEP, Loss, Losses, loss_in
 from .wordings import (
     STEPS,
@@ -76,13 +75,10 @@ def scales_of(path: str, tag: str | None) -> list[tuple[int, float]]:
 
 
 def _accumulator(place: str) -> Any:
-    name = "tensorboard.backend.event_processing.event_accumulator"
-    try:
-        module = import_module(name)
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "event files need TensorBoard: pip install 'dlsim-numerics[import]'", name="tensorboard"
-        ) from error
+    module = needed(
+        "tensorboard.backend.event_processing.event_accumulator",
+        "event files need TensorBoard: pip install 'dlsim-numerics[import]'",
+    )
     everything = {"scalars": 0, "tensors": 0, "histograms": 1, "images": 1, "audio": 1}
     accumulator = module.EventAccumulator(_one_run(place), size_guidance=everything)
     try:
