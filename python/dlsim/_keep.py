@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ._errors import UsageError
 from ._text import ROOT, some_of
 from .emulation._cuda_autocast import operation_of
-from .recorder._tensors import tensors_in
+from .recorder._tensors import mapped, tensors_in
 
 # Whose types lack the function and the class in PyTorch 1.13.
 _torch: Any = torch
@@ -200,17 +200,12 @@ def _no_autocast(values: Any) -> Any:
 
 def _cast(value: Any) -> Any:
     """Returns it with all floating-point tensors in float32, but those with 64 bits."""
-    if isinstance(value, torch.Tensor):
-        # Also of float32: a recorder sees by it what training in 16 bits would do.
-        wide = not value.is_floating_point() or value.dtype == torch.float64
-        return value if wide else value.float()
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_cast, value))
-    if type(value) in (tuple, list):
-        return type(value)(map(_cast, value))
-    if type(value) is dict:
-        return {key: _cast(one) for key, one in value.items()}
-    return value
+
+    # Also those of float32: a recorder sees by it what training in 16 bits would do.
+    def is_narrow(one: Any) -> bool:
+        return isinstance(one, torch.Tensor) and one.is_floating_point() and one.element_size() < 8
+
+    return mapped(value, is_narrow, lambda tensor: tensor.float())
 
 
 def _inside_wrappers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:

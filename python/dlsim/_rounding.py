@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import threading
@@ -17,6 +16,7 @@ from ._core import Format
 from ._errors import UsageError
 from .arrays._convert import TensorStats, measure, quantize
 from .arrays._dtypes import format_of
+from .recorder._tensors import mapped
 
 Tensor = torch.Tensor
 Rule = Callable[[Tensor], Tensor]
@@ -146,30 +146,17 @@ def round_gradient(gradient: Tensor, rule: Rule | None) -> Tensor:
     return rule(gradient) if gradient.is_sparse else straight_through(gradient, rule, rule)
 
 
-def map_tensors(value: Any, function: Rule, done: dict[int, Any] | None = None) -> Any:
+def map_tensors(value: Any, function: Rule) -> Any:
     """Applies `function` to every floating-point tensor in nested containers; keeps the rest.
 
     Containers are tuples, named tuples, lists, mappings and dataclasses; they are copied. A tensor
     that occurs several times is mapped once, so that it stays one tensor.
     """
-    done = {} if done is None else done
-    if id(value) in done:
-        return done[id(value)][1]
-    result = value
-    if isinstance(value, Tensor):
-        result = function(value) if value.is_floating_point() else value
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        result = type(value)(*(map_tensors(item, function, done) for item in value))
-    elif isinstance(value, (tuple, list)):
-        result = type(value)(map_tensors(item, function, done) for item in value)
-    elif isinstance(value, dict):
-        result = copy.copy(value)
-        for key, item in value.items():
-            result[key] = map_tensors(item, function, done)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        result = copy.copy(value)
-        for field in dataclasses.fields(value):
-            item = map_tensors(getattr(value, field.name), function, done)
-            object.__setattr__(result, field.name, item)
-    done[id(value)] = value, result  # keeps `value` alive, so that its id stays its own
-    return result
+    done: dict[int, Tensor] = {}
+
+    def once(tensor: Tensor) -> Tensor:
+        if id(tensor) not in done:
+            done[id(tensor)] = function(tensor)
+        return done[id(tensor)]
+
+    return mapped(value, lambda one: isinstance(one, Tensor) and one.is_floating_point(), once)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -15,9 +14,9 @@ from ._tensors import (
     WeakHook,
     autocast_dtype,
     in_backward,
-    is_record,
     is_transformed,
     leaves_in,
+    mapped,
     tensors_in,
 )
 
@@ -97,7 +96,7 @@ class Step:
             known = {i: one.detach() for i, one in made.items()} if apart else made
             args, kwargs = _replaced((call.args, call.kwargs), known)
             if wide and not call.off:
-                args, kwargs = _mapped((args, kwargs), _is_tensor, _wide)
+                args, kwargs = mapped((args, kwargs), _is_tensor, _wide)
             with off, torch.set_grad_enabled(call.differentiates and torch.is_grad_enabled()):
                 result = call.function(*args, **kwargs)
             tensors = list(tensors_in(result))
@@ -371,7 +370,7 @@ class Again:
             self._cut = True  # from what it was computed of
             return tensor.detach()
 
-        return _mapped(values, _is_tensor, known)
+        return mapped(values, _is_tensor, known)
 
     def _is_off(self) -> bool:
         """Returns whether autocast was turned off around the caller, in the step."""
@@ -424,32 +423,4 @@ def _wide(tensor: Any) -> Any:
 
 
 def _replaced(value: Any, made: Mapping[int, Any]) -> Any:
-    return _mapped(value, lambda one: isinstance(one, _Made), lambda one: made[one.index])
-
-
-def _mapped(value: Any, wanted: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
-    """Returns arguments with what is wanted in them changed; in containers of their own."""
-    if wanted(value):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(one, wanted, change) for one in value))
-    if isinstance(value, tuple):
-        return tuple(_mapped(one, wanted, change) for one in value)
-    if isinstance(value, Mapping):
-        items: Any = list(value.items())
-    elif isinstance(value, list):
-        items = enumerate(value)
-    elif is_record(value):
-        items = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    else:
-        return value
-    new = copy.copy(value)
-    for key, one in items:
-        found = _mapped(one, wanted, change)
-        if found is one:
-            continue
-        if isinstance(value, (Mapping, list)):
-            new[key] = found
-        else:
-            object.__setattr__(new, key, found)
-    return new
+    return mapped(value, lambda one: isinstance(one, _Made), lambda one: made[one.index])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 import threading
@@ -44,6 +45,34 @@ def leaves_in(value: Any) -> Iterator[Any]:
         return
     for item in items:
         yield from leaves_in(item)
+
+
+def mapped(value: Any, wanted: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
+    """Returns arguments with what is wanted in them changed; in containers of their own."""
+    if wanted(value):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(one, wanted, change) for one in value))
+    if isinstance(value, tuple):
+        return tuple(mapped(one, wanted, change) for one in value)
+    if isinstance(value, Mapping):
+        items: Any = list(value.items())
+    elif isinstance(value, list):
+        items = enumerate(value)
+    elif is_record(value):
+        items = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    else:
+        return value
+    new = copy.copy(value)
+    for key, one in items:
+        found = mapped(one, wanted, change)
+        if found is one:
+            continue
+        if isinstance(value, (Mapping, list)):
+            new[key] = found
+        else:
+            object.__setattr__(new, key, found)
+    return new
 
 
 def is_record(value: Any) -> bool:
