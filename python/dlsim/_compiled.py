@@ -5,37 +5,47 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from ._errors import UsageError
 
 
-class _Stance:
-    """torch's stance towards compiled code, "force_eager" while anything needs it."""
+class Shared:
+    """Something that is on while anybody uses it, on any thread; `start` returns its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Callable[[], Callable[[], None] | None]) -> None:
         self._lock = threading.Lock()
-        self._users = 0
-        self._stance: Any = None
+        self._start, self._users = start, 0
+        self._end: Callable[[], None] | None = None
 
     def acquire(self) -> None:
-        """Counts a user; from the first on, what was compiled runs as it was written."""
-        set_stance = _set_stance()
+        """Counts a user, and starts with the first, or as soon as that is possible."""
         with self._lock:
-            if self._stance is None and set_stance is not None and "torch._dynamo" in sys.modules:
-                self._stance = set_stance("force_eager")
+            self._end = self._end or self._start()
             self._users += 1
 
     def release(self) -> None:
-        """Takes up the stance before, after the last user."""
+        """Ends with the last user."""
         with self._lock:
             self._users -= 1
-            if self._users == 0 and self._stance is not None:
-                stance, self._stance = self._stance, None
-                stance.__exit__(None, None, None)
+            if self._users == 0 and self._end is not None:
+                end, self._end = self._end, None
+                end()
 
 
-_stance = _Stance()
+def _force_eager() -> Callable[[], None] | None:
+    """Has compiled code run as it was written, if there may be some."""
+    set_stance = _set_stance()
+    if set_stance is None or "torch._dynamo" not in sys.modules:
+        return None
+    undo = ExitStack()
+    undo.push(set_stance("force_eager"))  # which acts from now on
+    return undo.close
+
+
+_eager = Shared(_force_eager)
 
 
 def _set_stance() -> Any:
@@ -73,5 +83,5 @@ class Uncompiled:
         """Makes it run so from now on, or no longer on account of this user."""
         if wanted == self._holds:
             return
-        (_stance.acquire if wanted else _stance.release)()
+        (_eager.acquire if wanted else _eager.release)()
         self._holds = wanted

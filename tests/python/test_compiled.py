@@ -130,10 +130,10 @@ def test_compiled_code_runs_again_after_a_recorder_was_collected(tmp_path: Path)
     model, _ = compiled("function")
     gc.collect()
     complete_abandoned()  # those of other tests
-    before = _compiled._stance._users
+    before = _compiled._eager._users
     rec = dlsim.Recorder(model, tmp_path / "forgotten")
-    assert _compiled._stance._users == before + 1
+    assert _compiled._eager._users == before + 1
     del rec
     gc.collect()
     complete_abandoned()  # as the next recorder does
-    assert _compiled._stance._users == before
+    assert _compiled._eager._users == before

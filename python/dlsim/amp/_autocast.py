@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from .._compiled import Uncompiled
+from .._compiled import Shared, Uncompiled
 from .._errors import UsageError
 from .._fast_paths import FUSED_MODULES, ClosedFastPaths
 from .._rounding import Rounding, map_tensors, straight_through
@@ -236,30 +237,12 @@ def _after(module: Module, _: Any, output: Any) -> Any:
     return _thread.blocks[-1].after(module, output) if _thread.blocks else None
 
 
-class _Hooks:
-    """torch's hooks of all modules, which exist while a block that rounds runs on any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._handles: list[Any] = []
-
-    def acquire(self) -> None:
-        """Counts a block, and starts with the first."""
-        with self._lock:
-            if self._users == 0:
-                self._handles = [
-                    register_module_forward_pre_hook(_before),
-                    register_module_forward_hook(_after),
-                ]
-            self._users += 1
-
-    def release(self) -> None:
-        """Ends with the last block."""
-        with self._lock:
-            self._users -= 1
-            while self._users == 0 and self._handles:
-                self._handles.pop().remove()
+def _add_hooks() -> Callable[[], None]:
+    """Adds torch's hooks of all modules."""
+    undo = contextlib.ExitStack()
+    undo.callback(register_module_forward_pre_hook(_before).remove)
+    undo.callback(register_module_forward_hook(_after).remove)
+    return undo.close
 
 
-_hooks = _Hooks()
+_hooks = Shared(_add_hooks)  # while a block that rounds runs on any thread
