@@ -42,8 +42,8 @@ from ._reading import (
 
 # ------------------------------------------------------------------------------- torch and Apex
 
-_GRAD_SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "GradScaler")
-_APEX_NAMES = ("apex.amp.initialize", "apex.amp", "apex")
+GRAD_SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "GradScaler")
+APEX_NAMES = ("apex.amp.initialize", "apex.amp", "apex")
 _GRAD_SCALER = (
     "device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled",
 )  # fmt: skip
@@ -75,16 +75,10 @@ def _first(table: Table, names: tuple[str, ...]) -> Table | None:
     return next((found for name in names if (found := _dotted(table, name)) is not None), None)
 
 
-def has_grad_scaler(source: Source) -> bool:
-    """Whether the file has the keyword arguments of torch.amp.GradScaler."""
+def has_arguments(source: Source, names: tuple[str, ...]) -> bool:
+    """Whether the file has the keyword arguments of a function, by one of its names."""
     own = own_keys(source.table)
-    return not source.is_command and not own and _first(source.table, _GRAD_SCALERS) is not None
-
-
-def has_apex(source: Source) -> bool:
-    """Whether the file has the keyword arguments of apex.amp.initialize."""
-    own = own_keys(source.table)
-    return not source.is_command and not own and _first(source.table, _APEX_NAMES) is not None
+    return not source.is_command and not own and _first(source.table, names) is not None
 
 
 def _surroundings(file: Table, config: Config) -> None:
@@ -97,7 +91,7 @@ def _surroundings(file: Table, config: Config) -> None:
 
 
 def read_torch(source: Source, options: Options) -> Config:
-    config, table = Config("torch GradScaler"), _first(source.table, _GRAD_SCALERS)
+    config, table = Config("torch GradScaler"), _first(source.table, GRAD_SCALERS)
     if table is None:
         source.table.refuse("", "no table torch.amp.GradScaler")
     table.require_known(_GRAD_SCALER)
@@ -114,7 +108,7 @@ def read_torch(source: Source, options: Options) -> Config:
 
 
 def read_apex(source: Source, options: Options) -> Config:
-    config, table = Config("Apex amp"), _first(source.table, _APEX_NAMES)
+    config, table = Config("Apex amp"), _first(source.table, APEX_NAMES)
     if table is None:
         source.table.refuse("", "no table apex.amp")
     table.require_known(_APEX)

@@ -50,10 +50,6 @@ def _is_verl(source: Source) -> bool:
     return bool(source.marks(own.split()))
 
 
-def _is_deepspeed(source: Source) -> bool:
-    return not source.is_command and bool(_deepspeed.own_keys(source.table))
-
-
 def _is_run(source: Source) -> bool:
     """Of Accelerate: a trainer's own switches win over the launcher's."""
     table = source.table
@@ -90,10 +86,6 @@ def _is_zoo(source: Source) -> bool:
         first = node.value[0].value if node.value else None
         return isinstance(first, dict) and Table("", first).find("trainer.init") is not None
     return source.table.find("trainer.init") is not None
-
-
-def _is_old_zoo(source: Source) -> bool:
-    return bool(source.marks(["optimizer.optimizer_type", "optimizer.loss_scaling_factor"]))
 
 
 _TENSORFLOW = """
@@ -227,7 +219,7 @@ DIALECTS = (
         keys="gradient_accumulation_steps optimizer scheduler communication_data_type "
         "prescale_gradients gradient_predivide_factor amp bfloat16 autotuning curriculum_learning "
         "flops_profiler activation_checkpointing",
-        fits=_is_deepspeed,
+        fits=lambda source: not source.is_command and bool(_deepspeed.own_keys(source.table)),
     ),
     Dialect(
         "torchtitan", "torchtitan before 0.3", _pytorch.read_torchtitan,
@@ -240,9 +232,13 @@ DIALECTS = (
         keys="training job model optimizer parallelism quantize float8 mx",
     ),
     Dialect(
-        "torch", "its sources", _pytorch.read_torch, "", fits=_pytorch.has_grad_scaler, needs=0,
+        "torch", "its sources", _pytorch.read_torch, "", needs=0,
+        fits=lambda source: _pytorch.has_arguments(source, _pytorch.GRAD_SCALERS),
     ),
-    Dialect("apex", "its sources", _pytorch.read_apex, "", fits=_pytorch.has_apex, needs=0),
+    Dialect(
+        "apex", "its sources", _pytorch.read_apex, "", needs=0,
+        fits=lambda source: _pytorch.has_arguments(source, _pytorch.APEX_NAMES),
+    ),
     Dialect(
         "cerebras-tf", "its sources", _cerebras.read_tf,
         f"{_TENSORFLOW} optimizer.optimizer_type optimizer.loss_scaling_factor csconfig",
@@ -256,7 +252,9 @@ DIALECTS = (
         runconfig.log_steps runconfig.max_steps runconfig.num_steps train_input.data_processor
         csconfig optimizer.steps_per_increase
         """,
-        keys=_ZOO_KEYS, fits=_is_old_zoo, has_backend=True,
+        keys=_ZOO_KEYS, has_backend=True,
+        fits=lambda source: _count(source, "optimizer.optimizer_type optimizer.loss_scaling_factor")
+        > 0,
     ),
     Dialect(
         "dlsim", "this release", read_dlsim, "policy format parameters",
