@@ -10,18 +10,13 @@ if TYPE_CHECKING:
     from ._huggingface import HuggingFaceRecorder as HuggingFaceRecorder
     from ._lightning import LightningRecorder as LightningRecorder
 
-_MODULES = {
-    "AccelerateRecorder": "_accelerate",
-    "HuggingFaceRecorder": "_huggingface",
-    "LightningRecorder": "_lightning",
-}
-
 __all__ = ["AccelerateRecorder", "HuggingFaceRecorder", "LightningRecorder"]
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name in __all__:
+        trainer = name.removesuffix("Recorder").lower()
+        return getattr(import_module(f"{__name__}._{trainer}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
