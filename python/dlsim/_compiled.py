@@ -55,17 +55,13 @@ def _set_stance() -> Any:
     return getattr(getattr(torch, "compiler", None), "set_stance", None)
 
 
-def _is_compiled(module: Any) -> bool:
-    return (
-        type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
-    )
-
-
 def check_hooks_run(models: Any) -> None:
     """Raises UsageError if parts of the models are compiled and nothing can keep them from it."""
     if _set_stance() is None and any(
-        _is_compiled(part) for one in models for part in one.modules()
+        type(part).__name__ == "OptimizedModule"
+        or getattr(part, "_compiled_call_impl", None) is not None
+        for one in models
+        for part in one.modules()
     ):
         raise UsageError(
             "model: is compiled, where hooks added later do nothing, expected it before "

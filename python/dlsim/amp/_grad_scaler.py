@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from numbers import Real
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -56,14 +57,6 @@ def plain_gradient(parameter: torch.Tensor) -> torch.Tensor:
     if plain is not grad:
         parameter.grad = plain
     return plain
-
-
-def rounded_gradient(grad: torch.Tensor, half_dtype: str) -> torch.Tensor:
-    """Returns a copy of a gradient of any layout, rounded to `half_dtype` and back."""
-    grad = grad.coalesce() if grad.layout == torch.sparse_coo else grad
-    copy: torch.Tensor = grad.detach().clone()
-    round_(copy, half_dtype)
-    return copy
 
 
 def round_(grad: torch.Tensor, half_dtype: str) -> None:
@@ -118,17 +111,17 @@ class QuantizeFirst:
         known = self._hooked.get(id(parameter))
         if parameter.requires_grad and (known is None or known() is not parameter):
             self._hooked[id(parameter)] = weakref.ref(parameter)
-            parameter.register_hook(self._hook_of(id(parameter)))
+            parameter.register_hook(partial(self._round, id(parameter)))
 
-    def _hook_of(self, key: int) -> Callable[[torch.Tensor], torch.Tensor | None]:
-        def hook(grad: torch.Tensor) -> torch.Tensor | None:
-            # With create_graph a rounded copy would cut the graph of a gradient penalty.
-            if not self.active or grad.requires_grad:
-                return None
-            self.rounded.add(key)
-            return rounded_gradient(grad, self._half_dtype)
-
-        return hook
+    def _round(self, key: int, grad: torch.Tensor) -> torch.Tensor | None:
+        # With create_graph a rounded copy would cut the graph of a gradient penalty.
+        if not self.active or grad.requires_grad:
+            return None
+        self.rounded.add(key)
+        whole = grad.coalesce() if grad.layout == torch.sparse_coo else grad
+        copy: torch.Tensor = whole.detach().clone()
+        round_(copy, self._half_dtype)
+        return copy
 
     def finish(self) -> None:
         """Stops rounding until `active` is set again, and forgets what was rounded."""
@@ -148,12 +141,6 @@ def scaled(outputs: Any, scale: float) -> Any:
     if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
         return (scaled(output, scale) for output in outputs)
     raise ValueError("outputs must be a Tensor or an iterable of Tensors")
-
-
-CLIPPING_IS_DEPRECATED = (
-    "Using global gradient clipping built into GradScaler is deprecated. Use "
-    "torch.nn.utils.clip_grad_norm_"
-)
 
 
 def check_limits(
@@ -186,17 +173,6 @@ def clip_(
         clip_grad_norm_(parameters, max_gradient_norm)
     elif max_gradient_value is not None:
         clip_grad_value_(parameters, max_gradient_value)
-
-
-def clip_all_(
-    optimizers: Iterable[torch.optim.Optimizer], norm: torch.Tensor, max_gradient_norm: float
-) -> None:
-    """Multiplies all gradients so that their norm, `norm`, is at most `max_gradient_norm`."""
-    factor = max_gradient_norm / (norm + 1e-6)
-    for optimizer in optimizers:
-        for parameter in parameters(optimizer):
-            if parameter.grad is not None and factor < 1:
-                scale_(parameter.grad.detach(), float(factor))
 
 
 # -- GradScaler of cerebras.pytorch.amp on any device, with the 16-bit gradients that it implies
@@ -270,14 +246,6 @@ def checkpoint_values(state_dict: object, fields: Mapping[str, object]) -> dict[
             f"got {values['loss_scale']}"
         )
     return values
-
-
-def checkpoint_tensors(policy: LossScaler) -> dict[str, torch.Tensor]:
-    """Returns the state of a policy as the original's checkpoints hold it."""
-    return {
-        name: torch.tensor(value, dtype=torch.float32 if name == "loss_scale" else torch.int64)
-        for name, value in policy.checkpoint().items()
-    }
 
 
 class OptState(Enum):
@@ -360,7 +328,10 @@ class GradScaler:
         self._start()
         surprises = [note for note in self._policy.notes if "misprints" in note]
         if self._max_gradient_norm is not None:
-            surprises.append(CLIPPING_IS_DEPRECATED)
+            surprises.append(
+                "Using global gradient clipping built into GradScaler is deprecated. Use "
+                "torch.nn.utils.clip_grad_norm_"
+            )
         for surprise in surprises:
             warnings.warn(surprise, stacklevel=2)
 
@@ -501,7 +472,10 @@ class GradScaler:
         self.global_norm = torch.tensor(math.sqrt(squares), dtype=torch.float32)
         self.isfinite = torch.tensor(squares < FLOAT32_OVERFLOW)
         if self._max_gradient_norm is not None:
-            clip_all_(optimizers, self.global_norm, self._max_gradient_norm)
+            factor = self._max_gradient_norm / (self.global_norm + 1e-6)
+            for parameter in (one for optimizer in optimizers for one in parameters(optimizer)):
+                if parameter.grad is not None and factor < 1:
+                    scale_(parameter.grad.detach(), float(factor))
         return self.isfinite
 
     def step_if_finite(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -572,7 +546,10 @@ class GradScaler:
             return {}
         if not self.dynamic:
             return {"loss_scale": self._static_scale}
-        state = checkpoint_tensors(self._policy)
+        state = {
+            name: torch.tensor(value, dtype=torch.float32 if name == "loss_scale" else torch.int64)
+            for name, value in self._policy.checkpoint().items()
+        }
         return {**state, "num_skipped_steps": self.get_num_skipped_steps()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .wordings import NUMBER, count_after, number_after, read_number, step_in
+from .wordings import BETWEEN, NUMBER, count_after, number_after, read_number, step_in
 
 # What a loss is the mean of.
 STEP = "step"  # of one step
@@ -57,10 +57,9 @@ _NAMES = (
     *("loss", "Loss"),
 )
 _RANK = {name: rank for rank, name in enumerate(_NAMES)}
-_GAP = r"[ \t:=\"'\[(]{0,40}"
 _ENDS = sorted((name for name in _NAMES if name.endswith("oss")), key=len, reverse=True)
 _NAME = re.compile(rf"(?:.*?(?<!\w)|)({'|'.join(_ENDS)})\Z", re.DOTALL).match
-_VALUE = re.compile(rf"(_step)?(?!\w){_GAP}(?:is{_GAP})?(?:tensor{_GAP})?({NUMBER})").match
+_VALUE = re.compile(rf"(_step)?(?!\w){BETWEEN}(?:is{BETWEEN})?(?:tensor{BETWEEN})?({NUMBER})").match
 # A loss of validation, or of a test.
 _OTHER_RUN = re.compile(
     r"(?<!\w)(?:valid|Valid|VALID|eval|Eval|val_|val |Val |test_|train_runtime)"

@@ -25,6 +25,8 @@ from typing import Any
 from .._errors import InputError, UsageError, needed
 from .losses import ALL, FINITE, STEP, Loss, Losses, loss_in
 from .wordings import (
+    SCALE_NAMES,
+    SKIP_KEYS,
     STEPS,
     Printed,
     Record,
@@ -43,8 +45,6 @@ from .wordings import (
 # -- The scalars of TensorBoard's event files as the CSV that `dlsim explain` reads
 
 _EVENT_FILE = "tfevents"
-# The last part of a tag: Megatron-LM, fairseq, DeepSpeed, and what people write themselves.
-_SCALE_TAGS = ("loss_scale", "loss-scale", "lossscale", "grad_scale", "grad-scale", "scale")
 # DeepSpeed counts samples in place of steps.
 _BY_SAMPLES = "train/samples/"
 _SHOWN = 5
@@ -106,7 +106,7 @@ def _tag(place: str, accumulator: Any, tag: str | None) -> str:
         if tag in known:
             return tag
         raise UsageError(f"tag: expected one of {_list(known)}, got {tag!r}")
-    found = [name for name in known if name.lower().rpartition("/")[2] in _SCALE_TAGS]
+    found = [name for name in known if name.lower().rpartition("/")[2] in (*SCALE_NAMES, "scale")]
     if not found:
         raise InputError(f"{place}: no tag of loss scales, expected tag= one of {_list(known)}")
     if len(found) > 1:
@@ -150,7 +150,6 @@ _CHUNK = 1 << 20
 _HEAD = 1 << 16
 _XZ_MEMORY = 1 << 28
 _STEP_COLUMNS = ("step", "global_step", "_step", "iteration", "iter")
-_SKIP_COLUMNS = ("skipped", "overflow", "found_inf")
 _LOSS_COLUMNS = ("loss", "train_loss", "lm loss", "lm_loss")
 
 CUT = "cut"  # a record's kind: people leave lines out of what they post
@@ -422,18 +421,15 @@ class _Reader:
             raise InputError(f"{place}:{count + 1}: bad CSV: {error}") from error
         name = os.path.basename(path)
         if "Train_Samples_" in name or "vs samples" in name or "vs_samples" in name:
-            self._divide_by_samples(read)
+            unit = math.gcd(*(record.number or 0 for record in read))
+            for record in read if unit > 1 else ():
+                record.number = (record.number or 0) // unit
+            if unit > 1:
+                self.log.note(f"the axis counts samples: {unit} of them are taken for one step")
         for record in read:
             self._add(record)
             self._add_loss(record, ALL if record.stack == "guided-diffusion" else STEP)
         self.line += count
-
-    def _divide_by_samples(self, records: Sequence[Record]) -> None:
-        unit = math.gcd(*(record.number or 0 for record in records))
-        if unit > 1:
-            for record in records:
-                record.number = (record.number or 0) // unit
-            self.log.note(f"the axis counts samples: {unit} of them are taken for one step")
 
     # Lines of text.
 
@@ -580,7 +576,7 @@ class _Columns:
                 f"{names[scales[0]]!r} and {names[scales[1]]!r}"
             )
         found = cls(step, scales[0], delimiter, key=key)
-        found.skipped = find(*_SKIP_COLUMNS)
+        found.skipped = find(*SKIP_KEYS)
         # Not "train/loss", by which Hugging Face's Trainer and others name a mean.
         found.loss = next((i for i, name in enumerate(names) if name in _LOSS_COLUMNS), None)
         found.bare = scales is bare and found.skipped is None
@@ -636,8 +632,7 @@ def _is_scale_tag(path: str) -> bool:
     """Whether a file is TensorBoard's "run-NAME-tag-train_loss_scale.csv"."""
     name = os.path.basename(path).lower()
     tag = name[max(name.rfind("tag-"), 0) :]
-    known = ("loss_scale", "loss-scale", "grad_scale", "grad-scale", "lossscale", "amp_scale")
-    return "lg_loss_scale" not in tag and any(word in tag for word in known)
+    return "lg_loss_scale" not in tag and any(word in tag for word in SCALE_NAMES)
 
 
 def read_logs(paths: Sequence[str], tag: str | None = None) -> Log:

@@ -27,7 +27,7 @@ _DIGITS = (
     r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
 )
 NUMBER = rf"[+-]?(?:{_DIGITS}|[nN]a[nN]|NAN|[iI]nf(?:inity)?)(?![\w^]|\*\*|,\d)"
-_BETWEEN = r"[ \t:=\"'\[(]{0,40}"
+BETWEEN = r"[ \t:=\"'\[(]{0,40}"
 
 
 class Printed(NamedTuple):
@@ -112,7 +112,7 @@ def whole_number(text: str) -> Printed | None:
 _WHOLE = re.compile(NUMBER + r"\Z").match
 
 
-_value_at = re.compile(f"{_BETWEEN}({NUMBER})").match
+_value_at = re.compile(f"{BETWEEN}({NUMBER})").match
 
 
 def _is_word(character: str) -> bool:
@@ -560,12 +560,12 @@ _PREFIXES = "train|training|model|opt|optim|optimizer|amp|fp16|grad|loss|cur|cur
 # Names of a scale, the clearest first; the last ones do not say of what.
 _NAMED_SCALE = re.compile(
     rf"(?<!\w)(?:(?:{_PREFIXES})_)*(?:loss_scale|grad_scale|loss-scale|grad-scale|lossscale"
-    rf"|amp_scale)(?!\w){_BETWEEN}({NUMBER})"
+    rf"|amp_scale)(?!\w){BETWEEN}({NUMBER})"
 )
 _SPACED_SCALE = re.compile(
-    rf"(?<!\w)(?:(\w{{1,40}}) )?(?:[Ll]oss|[Gg]rad) [Ss]cale{_BETWEEN}({NUMBER})"
+    rf"(?<!\w)(?:(\w{{1,40}}) )?(?:[Ll]oss|[Gg]rad) [Ss]cale{BETWEEN}({NUMBER})"
 )
-_BARE_SCALE = re.compile(rf"(?<!\w)(?:(?:{_PREFIXES})_)*scale(?!\w){_BETWEEN}({NUMBER})")
+_BARE_SCALE = re.compile(rf"(?<!\w)(?:(?:{_PREFIXES})_)*scale(?!\w){BETWEEN}({NUMBER})")
 _PLAIN_WORDS = frozenset({*_PREFIXES.split("|"), "new", "dynamic", "fp16", "Fp16", "FP16"})
 
 _STEP_NAMES = (
@@ -630,7 +630,7 @@ def free_record(line: str) -> Record | None:
 # The last part of names of a scale in JSON, in a table's header, or of TensorBoard's tags.
 SCALE_NAMES = ("loss_scale", "loss-scale", "grad_scale", "grad-scale", "lossscale", "amp_scale")
 _STEP_KEYS = ("step", "global_step", "_step", "iteration", "iter", "num_updates")
-_SKIP_KEYS = ("skipped", "overflow", "found_inf")
+SKIP_KEYS = ("skipped", "overflow", "found_inf")
 
 
 def is_scale_name(name: str) -> bool:
@@ -697,7 +697,7 @@ def json_record(entry: Mapping[str, object], stack: str = "key-value") -> Record
         record.overflow = not math.isfinite(norm.value)
     loss = _named(flat, ("loss",))
     record.loss = loss.value if loss is not None else None
-    for name in _SKIP_KEYS:
+    for name in SKIP_KEYS:
         value = flat.get(name)
         if isinstance(value, (bool, int, float)):
             record.overflow, record.bare = value != 0, False
