@@ -614,12 +614,6 @@ def explain_paths(paths: Sequence[Path], format_name: str) -> Explanation:
 # JSON.
 
 
-def _number(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-
-
 def _lowest_and_highest(explained: Explanation) -> tuple[float | None, float | None]:
     if explained.path.means:
         return None, None
@@ -649,8 +643,8 @@ def _summary(explained: Explanation) -> dict[str, Any]:
         "skipped_steps": skips.skipped if is_known else None,
         "warm_up_skips": skips.warm_up,
         "longest_run": skips.longest_run,
-        "min_scale": _number(low),
-        "max_scale": _number(high),
+        "min_scale": low,
+        "max_scale": high,
         "falls": None if explained.path.means else skips.falls,
         "growths": None if explained.path.means else skips.growths,
         "applied_at_most": _most([b.applied_at_most for b in brackets]),
@@ -659,14 +653,13 @@ def _summary(explained: Explanation) -> dict[str, Any]:
 
 
 def _evidence(row: Evidence) -> dict[str, Any]:
-    value = _number(row.value) if isinstance(row.value, float) else row.value
-    return {**asdict(row), "value": _plain(value)}
+    return {**asdict(row), "value": _plain(row.value)}
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value == int(value) and abs(value) < 2**53:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value)
 
@@ -701,10 +694,7 @@ def document_of(explained: Explanation) -> dict[str, Any]:
             {
                 "policy": match.policy,
                 "settings": [f"{name}={text}" for name, text in sorted(match.settings.items())],
-                "params": {
-                    k: _number(v) if isinstance(v, float) else v
-                    for k, v in match.parameters.items()
-                },
+                "params": dict(match.parameters),
                 "evidence": [_evidence(row) for row in match.evidence],
             }
         )
@@ -730,7 +720,7 @@ def document_of(explained: Explanation) -> dict[str, Any]:
         {
             "first_step": first + bracket.first,
             "last_step": first + bracket.last,
-            "scale": _number(bracket.scale),
+            "scale": bracket.scale,
             "applied": bracket.applied if is_counted and not bracket.hidden else None,
             "skipped": bracket.skipped,
             "applied_at_most": bracket.applied_at_most,
