@@ -223,9 +223,7 @@ def _default_type(model: Table, options: Options, notes: list[str]) -> str:
 def read_old(source: Source, options: Options) -> Config:
     """Loss scaling and clipping in `optimizer`, types in `model`, the rest in `runconfig`."""
     config, file = Config("Model Zoo before the trainer class"), source.table
-    optimizer = file.table("optimizer")
-    if optimizer is None:
-        file.refuse("optimizer", "missing", "keys with values")
+    optimizer = file.required("optimizer")
     model, run = file.table_or_empty("model"), file.table_or_empty("runconfig")
     backend = options.backend or _backend(run, "target_device") or "csx"
     mixed = _mixed_precision(file)
@@ -276,9 +274,7 @@ def read_old(source: Source, options: Options) -> Config:
 def read_tf(source: Source, options: Options) -> Config:
     """The parameters of the TensorFlow Trainer, in `optimizer`."""
     config, file = Config("Model Zoo TensorFlow Trainer"), source.table
-    optimizer = file.table("optimizer")
-    if optimizer is None:
-        file.refuse("optimizer", "missing", "keys with values")
+    optimizer = file.required("optimizer")
     mixed = _mixed_precision(file)
     is_cb16 = _uses_cbfloat16(file, mixed)
     config.formats = ["cb16" if is_cb16 else "fp16"] if mixed else []

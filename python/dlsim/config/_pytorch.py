@@ -551,12 +551,12 @@ def is_lightning(source: Source) -> bool:
     return bool(trains) and node.value.keys() <= _TRAINER and "lightning" in target
 
 
-def _class_of(table: Table | Node) -> str:
-    entries = table.entries if isinstance(table, Table) else table.value
-    for key in ("_target_", "class_path"):
-        if key in entries:
-            return str(entries[key].text)
-    return ""
+def _class_of(node: Node) -> str:
+    """The name of a class, by itself or in a table with its arguments."""
+    for key in ("_target_", "class_path") if isinstance(node.value, dict) else ():
+        if key in node.value:
+            return str(node.value[key].text)
+    return node.text
 
 
 def _arguments_of(table: Table) -> Table:
@@ -567,9 +567,7 @@ def _arguments_of(table: Table) -> Table:
 def read_lightning(source: Source, options: Options) -> Config:
     """The table `trainer`; NeMo's Megatron models have an own scaler."""
     config, file = Config("PyTorch Lightning"), source.table
-    trainer = file.table("trainer")
-    if trainer is None:
-        file.refuse("trainer", "missing", "keys with values")
+    trainer = file.required("trainer")
     node = trainer.node("precision")
     name, expected = "", "32, 16-mixed, bf16-mixed, 16-true or bf16-true"
     if node is not None:
@@ -579,8 +577,10 @@ def read_lightning(source: Source, options: Options) -> Config:
         trainer.refuse("precision", problem, expected)
     plugins = trainer.entries.get("plugins", Node(None)).value
     strategy = trainer.entries.get("strategy", Node(None))
-    named = _class_of(strategy) if isinstance(strategy.value, dict) else strategy.text
-    for key, decides in (("plugins", bool(plugins)), ("strategy", "deepspeed" in named.lower())):
+    for key, decides in (
+        ("plugins", bool(plugins)),
+        ("strategy", "deepspeed" in _class_of(strategy).lower()),
+    ):
         if decides:
             problem = "may scale the loss itself, which is not read"
             trainer.refuse(key, problem, "--policy NAME --format NAME --set KEY=VALUE")
@@ -637,7 +637,7 @@ def _lightning_scaler(file: Table, trainer: Table, config: Config) -> Policy:
 def _lightning_formats(file: Table, strategy: Node, kind: str, pure: bool, config: Config) -> None:
     """Shards are in float32 unless the module is in 16 bits."""
     shards = kind if pure else "fp32"
-    name = _class_of(strategy) if isinstance(strategy.value, dict) else strategy.text
+    name = _class_of(strategy)
     if isinstance(strategy.value, dict) and name.rpartition(".")[2] == "FSDPStrategy":
         made = _arguments_of(Table(file.file, strategy.value))
         param: str | None = kind
@@ -771,9 +771,7 @@ def _fairseq_updates(source: Source, groups: list[Table], kind: str, config: Con
 def read_torchtitan(source: Source, options: Options) -> Config:
     """Its TOML; releases from 0.3 on configure in Python."""
     config, file = Config("torchtitan"), source.table
-    training = file.table("training")
-    if training is None:
-        file.refuse("training", "missing", "keys with values")
+    training = file.required("training")
     types = ("bfloat16", "float32")
     pure = training.choice("dtype", types) == "bfloat16"
     half = pure or (training.choice("mixed_precision_param", types) or "bfloat16") == "bfloat16"

@@ -180,6 +180,12 @@ class Table:
             self.refuse(key, "wrong type", "keys with values", described(node))
         return None if node is None else self.inner(key, node)
 
+    def required(self, key: str) -> Table:
+        found = self.table(key)
+        if found is None:
+            self.refuse(key, "missing", "keys with values")
+        return found
+
     def table_or_empty(self, key: str) -> Table:
         return self.table(key) or Table(self.file, {}, self.path_of(key), self.line)
 
