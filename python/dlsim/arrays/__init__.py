@@ -5,15 +5,27 @@ Arrays are those of NumPy, PyTorch, JAX and whatever has __dlpack__; results are
 and shape, on the same device. docs/python-arrays.md has the rules for layouts, types and errors.
 """
 
-from .._core import TensorTable as TensorTable
-from ._convert import TensorStats as TensorStats
-from ._convert import decode as decode
-from ._convert import encode as encode
-from ._convert import measure as measure
-from ._convert import quantize as quantize
-from ._convert import tabulate as tabulate
-from ._scaled import ScaledArray as ScaledArray
-from ._scaled import delayed_scales as delayed_scales
-from ._scaled import encode_scaled as encode_scaled
-from ._scaled import measure_scaled as measure_scaled
-from ._scaled import quantize_scaled as quantize_scaled
+from .._core import TensorTable
+from ._convert import TensorStats, decode, encode, measure, quantize, tabulate
+from ._scaled import (
+    ScaledArray,
+    delayed_scales,
+    encode_scaled,
+    measure_scaled,
+    quantize_scaled,
+)
+
+__all__ = [
+    "ScaledArray",
+    "TensorStats",
+    "TensorTable",
+    "decode",
+    "delayed_scales",
+    "encode",
+    "encode_scaled",
+    "measure",
+    "measure_scaled",
+    "quantize",
+    "quantize_scaled",
+    "tabulate",
+]

@@ -18,6 +18,18 @@ from .. import _core
 from .._errors import InputError, MissingKey, UsageError
 from .._text import counted
 
+__all__ = [
+    "Exponents",
+    "Recording",
+    "TensorExponents",
+    "TensorInfo",
+    "Tensors",
+    "Trace",
+    "TraceStep",
+    "exponents",
+    "open_trace",
+]
+
 # -- What traces and profiles have in common: paths, and tensors known without their values
 
 
