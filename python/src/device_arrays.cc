@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays in the memory of a CUDA device, by their addresses: what dlsim.arrays._cuda_arrays calls.
+// Arrays in the memory of a CUDA device, by their addresses: what dlsim.arrays._torch_arrays calls.
 // A build without CUDA has one error for all, which says so.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>

@@ -1235,8 +1235,8 @@ def merged(runs: Iterable[Run]) -> list[Run]:
         )
         if run.count == 0 and (same or math.isnan(run.scale)):
             continue
-        alike = ("line", "skipped", "hidden")
-        if last and same and last.count and all(getattr(last, n) == getattr(run, n) for n in alike):
+        own = (run.line, run.skipped, run.hidden)
+        if last and same and last.count and (last.line, last.skipped, last.hidden) == own:
             last.count += run.count
         else:
             joined.append(Run(run.count, run.scale, run.skipped, run.line, run.hidden))
