@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -583,38 +584,29 @@ def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:
     return texts
 
 
+@dataclass(eq=False)
 class Sources:
     """All that one step records of a model, as far as it is chosen; `left_out` says what is not."""
 
-    def __init__(
-        self,
-        models: Collection[Any],
-        choice: Choice,
-        gradient_of: Callable[[Any], Any],
-        order: StepOrder,
-        guard: Guard,
-        *,
-        micro_steps: bool,
-        count: Callable[[Error], None],
-        spill: Callable[[], None],
-        shadows: Shadows | None,
-        copies: HostCopies,
-        ranks: Ranks,
-        left_out: dict[str, str],
-    ) -> None:
-        self._choice = choice
-        self._gradient_of = gradient_of
-        self._micro_steps = micro_steps
-        self._order = order
-        self._guard = guard
-        self._count = count
-        self._spill, self._shadows = spill, shadows
-        self._copies, self._ranks, self._left_out = copies, ranks, left_out
-        self._pieces = Pieces(models, choice.parameters, ranks)
+    models: Collection[Any]
+    choice: Choice
+    gradient_of: Callable[[Any], Any]
+    order: StepOrder
+    guard: Guard
+    micro_steps: bool
+    count: Callable[[Error], None]
+    spill: Callable[[], None]
+    shadows: Shadows | None
+    copies: HostCopies
+    ranks: Ranks
+    left_out: dict[str, str]
+
+    def __post_init__(self) -> None:
+        self._pieces = Pieces(self.models, self.choice.parameters, self.ranks)
         self._of_parameters: ParameterHooks | None = None
         self._of_activations: ActivationHooks | None = None
         self._forward: ForwardPass | None = None
-        self._features = Features(choice.modules)
+        self._features = Features(self.choice.modules)
         self._sees_forward = False  # whether the step does
         self._forward_names: list[str] = []  # of the forward tensors taken last
         self._loss: Any = None  # of the step
@@ -623,28 +615,28 @@ class Sources:
 
     def add_hooks(self) -> None:
         """Adds what is needed besides the parameters' own gradients."""
-        choice = self._choice
-        self._order.add_hooks()
-        if self._micro_steps:
-            self._of_parameters = ParameterHooks(choice, self._guard)
+        choice = self.choice
+        self.order.add_hooks()
+        if self.micro_steps:
+            self._of_parameters = ParameterHooks(choice, self.guard)
         if choice.modules and not choice.inference:
-            spill = None if self._micro_steps else self._spill  # a micro-step is one batch
-            self._of_activations = ActivationHooks(choice, self._guard, spill)
-            self._left_out.update(self._of_activations.left_out)
-        if self._shadows is not None or (choice.modules and choice.takes_forward):
-            self._forward = ForwardPass(choice, self._guard, self._spill)
+            spill = None if self.micro_steps else self.spill  # a micro-step is one batch
+            self._of_activations = ActivationHooks(choice, self.guard, spill)
+            self.left_out.update(self._of_activations.left_out)
+        if self.shadows is not None or (choice.modules and choice.takes_forward):
+            self._forward = ForwardPass(choice, self.guard, self.spill)
 
     def begin(self) -> None:
         """Begins a step, which may record its forward pass."""
-        self._values = self._choice.forward
-        self._order.begin()
+        self._values = self.choice.forward
+        self.order.begin()
         self._begin_forward()
 
     def _begin_forward(self) -> None:
-        forward, keeps = self._forward, self._choice.forward
-        self._sees_forward = forward is not None and (keeps or self._choice.again)
+        forward, keeps = self._forward, self.choice.forward
+        self._sees_forward = forward is not None and (keeps or self.choice.again)
         if forward is not None and self._sees_forward:
-            self._guard(lambda: forward.begin(keeps=keeps))
+            self.guard(lambda: forward.begin(keeps=keeps))
 
     def restart(self) -> None:
         """Forgets what the step has left so far: it belongs to a step before."""
@@ -661,7 +653,7 @@ class Sources:
     def end_forward(self) -> None:
         """Ends the forward pass of the step: what runs from now on is none of it."""
         if self._forward is not None:
-            self._guard(self._forward.end)
+            self.guard(self._forward.end)
 
     def take(
         self, step: int, micro: int | None, grad_scale: str, metadata: Mapping[str, object]
@@ -673,21 +665,21 @@ class Sources:
         inference if there was no forward pass.
         """
         scale = float(grad_scale)
-        if not self._choice.inference:
-            self._order.check(scale)
+        if not self.choice.inference:
+            self.order.check(scale)
             found = {**self._gradients(step), **self._forward_values()}
         elif self._forward is None or not self._forward.ran:
             raise Error("no forward pass, expected a call after the model has run")
         else:
             found = self._forward_values()
         self._run_again(step, scale)
-        host = self._copies.take(self._pieces.own(found, self._left_out), self._left_out)
+        host = self.copies.take(self._pieces.own(found, self.left_out), self.left_out)
         texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
         texts.update(self._pieces.metadata(self._metadata()))
         if micro is not None:
             texts["micro_step"] = str(micro)
-        if self._ranks.kind == "separate":
-            texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
+        if self.ranks.kind == "separate":
+            texts.update(rank=str(self.ranks.rank), ranks=str(self.ranks.ranks))
         return Part(micro, scale, texts, host)
 
     def _gradients(self, step: int) -> dict[str, Any]:
@@ -695,15 +687,15 @@ class Sources:
         if self._of_parameters is not None:
             found.update(self._unchanged(self._of_parameters.seen))
         else:
-            for name, parameter in self._choice.parameters.items():
-                if not self._choice.parameter(name):
+            for name, parameter in self.choice.parameters.items():
+                if not self.choice.parameter(name):
                     continue
                 if not parameter.requires_grad:  # it is frozen now
                     continue
-                gradient = _own_elements(parameter, self._gradient_of(parameter))
-                why = "has no gradient" if gradient is None else self._order.left_out(name)
+                gradient = _own_elements(parameter, self.gradient_of(parameter))
+                why = "has no gradient" if gradient is None else self.order.left_out(name)
                 if why:
-                    self._left_out.setdefault(f"{name}.grad", f"{why} in step {step}")
+                    self.left_out.setdefault(f"{name}.grad", f"{why} in step {step}")
                 else:
                     found[f"{name}.grad"] = gradient
         if self._of_activations is not None:
@@ -715,12 +707,12 @@ class Sources:
     def _forward_values(self) -> dict[str, Any]:
         """Returns what the forward pass of the step has computed, and with what."""
         found = {} if self._forward is None else self._forward.take()
-        values, self._values = self._values and self._choice.forward, False
-        if not self._choice.forward:  # which its number has told
+        values, self._values = self._values and self.choice.forward, False
+        if not self.choice.forward:  # which its number has told
             found.clear()
         if values and self._forward is not None:
             found.update(self._forward.buffers())
-        for name, parameter in self._choice.parameters.items() if values else ():
+        for name, parameter in self.choice.parameters.items() if values else ():
             if parameter.is_floating_point():
                 found[f"{name}.value"] = _own_elements(parameter, parameter.detach())
         self._forward_names = list(found)
@@ -729,20 +721,20 @@ class Sources:
     def _metadata(self) -> dict[str, str]:
         """Returns what a reader needs to know of the tensors taken last."""
         metadata = self._features.metadata()
-        if self._order.descends:
+        if self.order.descends:
             metadata["descent"] = "SGD"
         if self._of_activations is not None and self._of_activations.types:
             metadata["computed_in"] = "\n".join(self._of_activations.types)
         if self._sees_forward and self._forward is not None:
             metadata.update(self._forward.metadata())
             wide = set(filter(None, metadata.get("autocast_float32", "").split("\n")))
-            modules = self._choice.all_modules
+            modules = self.choice.all_modules
             for name in self._forward_names:
                 module = module_of(name)
                 if type(modules.get("" if module == ROOT else module)).__name__ in _IN_FLOAT32:
                     wide.add(name)
-            if self._shadows is not None:
-                shadow, more = self._shadows.metadata(self._forward_names)
+            if self.shadows is not None:
+                shadow, more = self.shadows.metadata(self._forward_names)
                 metadata.update(shadow)
                 wide |= more
             if wide:
@@ -757,7 +749,7 @@ class Sources:
         found = {} if self._forward is None else self._forward.take()
         if self._of_activations is not None:
             found.update(self._of_modules(self._of_activations.seen))
-        return in_host_memory(self._pieces.own(found, self._left_out), self._left_out)
+        return in_host_memory(self._pieces.own(found, self.left_out), self.left_out)
 
     def _of_modules(self, hooks: ActivationHooks | Seen) -> dict[str, Any]:
         found = self._unchanged(hooks)
@@ -767,7 +759,7 @@ class Sources:
     def _unchanged(self, hooks: ActivationHooks | Seen) -> dict[str, Any]:
         tensors, changed = hooks.take()
         for name in changed:
-            self._count(Error(f"{name}: was changed in place after it was computed"))
+            self.count(Error(f"{name}: was changed in place after it was computed"))
         return tensors
 
     def runs_again(self, loss: Any, again: Callable[[], Any] | None) -> None:
@@ -776,8 +768,8 @@ class Sources:
 
     def _run_again(self, number: int, scale: float) -> None:
         """Runs the step again in 16-bit formats, if it is one of those."""
-        shadows, forward = self._shadows, self._forward
-        if shadows is None or forward is None or not self._choice.again:
+        shadows, forward = self.shadows, self._forward
+        if shadows is None or forward is None or not self.choice.again:
             return
         try:
             again = self._again
@@ -787,14 +779,14 @@ class Sources:
             shadows.why = str(why)
         except Exception as error:
             shadows.why = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._count(Error(f"cannot be run in a format: {shadows.why}"))
+            self.count(Error(f"cannot be run in a format: {shadows.why}"))
 
     @property
     def seconds_again(self) -> float:
-        return 0.0 if self._shadows is None else self._shadows.seconds
+        return 0.0 if self.shadows is None else self.shadows.seconds
 
     def clear(self) -> None:
-        self._order.clear()
+        self.order.clear()
         self._features.clear()
         for hooks in (self._of_parameters, self._of_activations, self._forward):
             if hooks is not None:
@@ -803,11 +795,11 @@ class Sources:
     def note_idle(self) -> None:
         """Notes the chosen modules that never ran in a recorded step."""
         for name in self._of_activations.idle() if self._of_activations is not None else ():
-            self._left_out.setdefault(name, NEVER_CALLED)
+            self.left_out.setdefault(name, NEVER_CALLED)
 
     def remove_hooks(self) -> None:
-        self._order.clear()
-        self._order.remove()
+        self.order.clear()
+        self.order.remove()
         if self._forward is not None:
             self._forward.clear()
         for hooks in (self._of_parameters, self._of_activations):
