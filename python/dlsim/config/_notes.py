@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._text import scale_text
 from ._meaning import Config
 from ._reading import Node, Number, Table, format_of_type, printable
+
+if TYPE_CHECKING:
+    from .._core import Format
 
 _LARGEST_STILL = 0.125  # smaller weights that do not move are many in any model
 _MASKS = {
@@ -43,23 +46,17 @@ def _rounded(values: Any, kind: str) -> Any:
     return np.asarray(dlsim.quantize(array, kind), np.float32)
 
 
-def _bits(kind: str) -> int:
+def _format(kind: str) -> Format:
     from .._core import Format
 
-    return Format(kind).mantissa_bits
-
-
-def _overflows_from(kind: str) -> float:
-    from .._core import Format
-
-    return Format(kind).overflow_threshold
+    return Format(kind)
 
 
 def _unmoved(factor: float, kind: str) -> int:
     """How many significands come back from a product with a factor, made in float32 as in torch."""
     import numpy as np
 
-    count = 1 << _bits(kind)
+    count = 1 << _format(kind).mantissa_bits
     values = (1 + np.arange(count) / count).astype(np.float32)
     return int(np.sum(_rounded(values * np.float32(factor), kind) == values))
 
@@ -94,7 +91,7 @@ def _moment(config: Config, which: str) -> _Held | None:
 def _beta_notes(held: _Held | None, beta: float | None, name: str) -> Iterator[str]:
     if held is None or beta is None or not 0 < beta < 1:
         return
-    stuck, count = _unmoved(beta, held.format), 1 << _bits(held.format)
+    stuck, count = _unmoved(beta, held.format), 1 << _format(held.format).mantissa_bits
     if not stuck:
         return
     tried = (n / 1000 for n in range(999, 899, -1))
@@ -121,7 +118,7 @@ def _update_notes(config: Config) -> Iterator[str]:
     if not rate or not 0 < rate < math.inf:
         return
     # Above it a step of this size is at most half the distance to the next weight.
-    limit = math.ldexp(1.0, math.frexp(rate)[1] + 1 + _bits(held.format))
+    limit = math.ldexp(1.0, math.frexp(rate)[1] + 1 + _format(held.format).mantissa_bits)
     if limit <= _LARGEST_STILL:
         yield (
             f"{held.condition}: a step of the learning rate, {_text(rate)}, moves no weight above "
@@ -129,7 +126,7 @@ def _update_notes(config: Config) -> Iterator[str]:
         )
     decay = rate * (adam.weight_decay or 0)
     still = adam.decoupled and 0 < decay <= 1
-    if still and _unmoved(1 - decay, held.format) == 1 << _bits(held.format):
+    if still and _unmoved(1 - decay, held.format) == 1 << _format(held.format).mantissa_bits:
         yield (
             f"{held.condition}: weight decay alone moves no weight, since w * (1 - lr * "
             f"weight_decay) = w * (1 - {decay:.4g}) rounds back to w"
@@ -153,7 +150,7 @@ def _scale_notes(config: Config) -> Iterator[str]:
         elif scale <= _ROUNDS_TO_0:
             yield f"if the scale is held in fp32: {held} rounds to 0 there"
         elif "fp16" in config.formats and (key == "loss_scale" or key.startswith("min_")):
-            if scale >= _overflows_from("fp16"):
+            if scale >= _format("fp16").overflow_threshold:
                 yield f"if the loss is multiplied in fp16: {held} is infinite there, at every step"
 
 
@@ -177,7 +174,7 @@ def _constant_notes(table: Table, formats: list[str]) -> Iterator[str]:
                 continue
             shown = printable(path)
             least = max(value, -_LARGEST_FLOAT)
-            if key in _MASKS and value < 0 and -least >= _overflows_from(kind):
+            if key in _MASKS and value < 0 and -least >= _format(kind).overflow_threshold:
                 yield (
                     f"if {shown} is held in {kind}: {float(value):g} is -inf there, and a row that "
                     "is masked whole becomes NaN"
@@ -194,7 +191,7 @@ def _type_notes(table: Table) -> Iterator[str]:
         kind = format_of_type(node.value) if isinstance(node.value, str) else None
         if kind in (None, "fp32"):
             continue
-        bits = _bits(str(kind)) + 1
+        bits = _format(str(kind)).mantissa_bits + 1
         if key == "reduce_dtype":
             yield (
                 f"if gradients of several ranks are summed in {printable(path)} {kind}: each "
