@@ -116,8 +116,7 @@ nb::object AskTable(const TensorTable& table, const nb::object& format, const nb
   }
   const nb::object counters = CountersOf({*stats})[0];
   counters["quantized_sum_of_squares"] = std::numeric_limits<double>::quiet_NaN();
-  return nb::module_::import_("dlsim.arrays")
-      .attr("TensorStats")(known[0], by, **counters);
+  return nb::module_::import_("dlsim.arrays").attr("TensorStats")(known[0], by, **counters);
 }
 
 }  // namespace
