@@ -91,31 +91,11 @@ void Train(const Model& model) {
   }
 }
 
-// Work captured once and replayed: a CUDA graph has no call overhead per kernel.
-void TrainByGraph(const Model& model) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replayable = nullptr;
-  Check(cudaStreamBeginCapture(model.stream, cudaStreamCaptureModeThreadLocal),
-        "cudaStreamBeginCapture");
-  Backward(0, model);
-  Encode(Describe(model), model.stream);
-  Check(cudaStreamEndCapture(model.stream, &graph), "cudaStreamEndCapture");
-  Check(cudaGraphInstantiate(&replayable, graph, 0), "cudaGraphInstantiate");
-  for (int step = 0; step < kSteps; ++step) {
-    Check(cudaGraphLaunch(replayable, model.stream), "cudaGraphLaunch");
-  }
-  Check(cudaStreamSynchronize(model.stream), "cudaStreamSynchronize");
-  Check(cudaGraphExecDestroy(replayable), "cudaGraphExecDestroy");
-  Check(cudaGraphDestroy(graph), "cudaGraphDestroy");
-}
-
 }  // namespace
 
 int main() {
   try {
-    const Model model;
-    Train(model);
-    TrainByGraph(model);
+    Train(Model());
     return 0;
   } catch (const dlsim::Error& error) {
     std::fprintf(stderr, "training_step: %s\n", error.what());
