@@ -31,43 +31,37 @@ struct AmpLossScaler {
     return {config.loss_scale.fixed.value_or(std::min(config.max_loss_scale, config.init_scale)),
             0};
   }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    if (!config.loss_scale.dynamic()) return kAlwaysAlike;
-    return AlikeUntil(WholeInterval(config.scale_window), state.unskipped);
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    // Unscaling divides by the scale before anything else happens.
+    if (state.loss_scale == 0) {
+      return {.next = state,
+              .skip = true,
+              .event = FatalEvent({"ZeroDivisionError", "float division by zero"})};
+    }
+    State next = state;
+    const bool dynamic = config.loss_scale.dynamic();
+    const bool skip = input.overflow && dynamic;
+    if (skip) {
+      next.loss_scale /= 2;
+      if (config.min_loss_scale.value_or(0) != 0) {
+        next.loss_scale = std::max(*config.min_loss_scale, next.loss_scale);
+      }
+      next.unskipped = 0;
+    } else {
+      next.unskipped += 1;
+    }
+    if (dynamic && static_cast<double>(next.unskipped) == config.scale_window) {
+      next.loss_scale = std::min(config.max_loss_scale, next.loss_scale * 2);
+      next.unskipped = 0;
+    }
+    return {.next = next, .skip = skip};
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"unskipped", &State::unskipped}};
   }
 };
-
-Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const State& state,
-                                                     const ScalerInput& input) {
-  // Unscaling divides by the scale before anything else happens.
-  if (state.loss_scale == 0) {
-    return {.next = state,
-            .skip = true,
-            .event = FatalEvent({"ZeroDivisionError", "float division by zero"})};
-  }
-  State next = state;
-  const bool dynamic = config.loss_scale.dynamic();
-  const bool skip = input.overflow && dynamic;
-  if (skip) {
-    next.loss_scale /= 2;
-    if (config.min_loss_scale.value_or(0) != 0) {
-      next.loss_scale = std::max(*config.min_loss_scale, next.loss_scale);
-    }
-    next.unskipped = 0;
-  } else {
-    next.unskipped += 1;
-  }
-  if (dynamic && static_cast<double>(next.unskipped) == config.scale_window) {
-    next.loss_scale = std::min(config.max_loss_scale, next.loss_scale * 2);
-    next.unskipped = 0;
-  }
-  return {.next = next, .skip = skip};
-}
 
 void NoteDynamics(Setup<AmpLossScaler::Config>& setup) {
   const AmpLossScaler::Config& config = setup.config;

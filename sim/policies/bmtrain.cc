@@ -37,34 +37,29 @@ struct OptimManager {
     int64_t steps_since_last_scale = 0;
   };
   static State Start(const Config& config) { return {.loss_scale = config.loss_scale}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.loss_scale_steps, state.steps_since_last_scale);
+  // The limits are looked at before a change, which may go beyond them. An overflow at the floor
+  // does not begin a new count.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    return UpdateAsPython(state, input, [&](State& next) {
+      // The loss is multiplied by the scale divided by the number of ranks, which may raise.
+      static_cast<void>(state.loss_scale / PythonNumber::Int(1));
+      if (input.overflow) {
+        if (!(config.min_loss_scale < state.loss_scale)) return;
+        next = {.loss_scale = state.loss_scale / config.loss_scale_factor};
+        return;
+      }
+      next.steps_since_last_scale += 1;
+      const bool grows = next.steps_since_last_scale >= config.loss_scale_steps &&
+                         state.loss_scale < config.max_loss_scale.value;
+      if (grows) next = {.loss_scale = state.loss_scale * config.loss_scale_factor};
+    });
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"steps_since_last_scale", &State::steps_since_last_scale}};
   }
 };
-
-// The limits are looked at before a change, which may go beyond them. An overflow at the floor does
-// not begin a new count.
-Transition<OptimManager::State> OptimManager::Next(const Config& config, const State& state,
-                                                   const ScalerInput& input) {
-  return UpdateAsPython(state, input, [&](State& next) {
-    // The loss is multiplied by the scale divided by the number of ranks, which may raise.
-    static_cast<void>(state.loss_scale / PythonNumber::Int(1));
-    if (input.overflow) {
-      if (!(config.min_loss_scale < state.loss_scale)) return;
-      next = {.loss_scale = state.loss_scale / config.loss_scale_factor};
-      return;
-    }
-    next.steps_since_last_scale += 1;
-    const bool grows = next.steps_since_last_scale >= config.loss_scale_steps &&
-                       state.loss_scale < config.max_loss_scale.value;
-    if (grows) next = {.loss_scale = state.loss_scale * config.loss_scale_factor};
-  });
-}
 
 }  // namespace
 

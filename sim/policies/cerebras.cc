@@ -62,6 +62,14 @@ ShownValue ReadParameter(const Settings& settings, std::string_view name, Fp16Ty
   return into.name;
 }
 
+ScalerEvent FloorEvent(float non_clamped) {
+  return {.type = "ApplianceNanError",
+          .message =
+              "Minimum loss scale threshold was reached: the scale before clamping is below "
+              "min_loss_scale",
+          .details = {{"non_clamped", HexFloat(non_clamped)}}};
+}
+
 struct GradScaler {
   struct Config {
     FixedOrDynamic loss_scale;
@@ -83,11 +91,31 @@ struct GradScaler {
     const bool below = config.init_scale < config.max_loss_scale;
     return {.scale = static_cast<float>(below ? config.init_scale : config.max_loss_scale)};
   }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    // Without overflows their share stays at 0.
-    const bool tolerates = config.overflow_tolerance >= 0 && state.overflows_since_rescale == 0;
-    return tolerates ? AlikeUntil(config.steps_per_increase, state.steps_since_rescale) : 0;
+  // Comparisons are strict and written as in the original: a NaN scale becomes max_loss_scale.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    next.num_skipped_steps += input.overflow ? 1 : 0;
+    next.steps_since_rescale += 1;
+    next.overflows_since_rescale += input.overflow ? 1 : 0;
+    const float ratio = static_cast<float>(next.overflows_since_rescale) /
+                        static_cast<float>(next.steps_since_rescale);
+    if (static_cast<float>(config.overflow_tolerance) < ratio) {
+      next.scale /= 2;
+      next.steps_since_rescale = next.overflows_since_rescale = 0;
+    }
+    // Strict, so the scale grows on step steps_per_increase + 1, overflow or not.
+    if (config.steps_per_increase < next.steps_since_rescale) {
+      next.scale *= 2;
+      next.steps_since_rescale = next.overflows_since_rescale = 0;
+    }
+    const float max = static_cast<float>(config.max_loss_scale);
+    const float min = static_cast<float>(config.min_loss_scale);
+    const float non_clamped = next.scale < max ? next.scale : max;
+    next.scale = min < non_clamped ? non_clamped : min;
+    Transition<State> result = {.next = next, .skip = input.overflow};
+    if (non_clamped < next.scale) result.event = FloorEvent(non_clamped);
+    return result;
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::scale},
@@ -96,41 +124,6 @@ struct GradScaler {
                       StateField{"num_skipped_steps", &State::num_skipped_steps}};
   }
 };
-
-ScalerEvent FloorEvent(float non_clamped) {
-  return {.type = "ApplianceNanError",
-          .message =
-              "Minimum loss scale threshold was reached: the scale before clamping is below "
-              "min_loss_scale",
-          .details = {{"non_clamped", HexFloat(non_clamped)}}};
-}
-
-// Comparisons are strict and written as in the original: a NaN scale becomes max_loss_scale.
-Transition<GradScaler::State> GradScaler::Next(const Config& config, const State& state,
-                                               const ScalerInput& input) {
-  State next = state;
-  next.num_skipped_steps += input.overflow ? 1 : 0;
-  next.steps_since_rescale += 1;
-  next.overflows_since_rescale += input.overflow ? 1 : 0;
-  const float ratio = static_cast<float>(next.overflows_since_rescale) /
-                      static_cast<float>(next.steps_since_rescale);
-  if (static_cast<float>(config.overflow_tolerance) < ratio) {
-    next.scale /= 2;
-    next.steps_since_rescale = next.overflows_since_rescale = 0;
-  }
-  // Strict, so the scale grows on step steps_per_increase + 1, overflow or not.
-  if (config.steps_per_increase < next.steps_since_rescale) {
-    next.scale *= 2;
-    next.steps_since_rescale = next.overflows_since_rescale = 0;
-  }
-  const float max = static_cast<float>(config.max_loss_scale);
-  const float min = static_cast<float>(config.min_loss_scale);
-  const float non_clamped = next.scale < max ? next.scale : max;
-  next.scale = min < non_clamped ? non_clamped : min;
-  Transition<State> result = {.next = next, .skip = input.overflow};
-  if (non_clamped < next.scale) result.event = FloorEvent(non_clamped);
-  return result;
-}
 
 // Which defaults, and whether a minimum below 2^-14 is refused.
 enum class Variant { kDocumented, kCode };
@@ -270,6 +263,11 @@ PolicyInfo Cerebras210Policy() {
 
 namespace {
 
+// Wraps around, as TensorFlow's int64 does.
+int64_t Times(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
 struct CsDynamicLossScale {
   struct Config {
     AsFloat32 initial_loss_scale;
@@ -286,11 +284,28 @@ struct CsDynamicLossScale {
   };
   // Not clamped: the limits act from the first update on.
   static State Start(const Config& config) { return {config.initial_loss_scale, 0, 0}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    // Without overflows their share stays at 0.
-    const bool tolerates = config.overflow_tolerance >= 0 && state.overflows_since_rescale == 0;
-    return tolerates ? AlikeUntil(config.increment_period, state.steps_since_rescale) : 0;
+  // Follows the original operation by operation: it computes with counters instead of branching, so
+  // that a period below 1 multiplies by more than 2 and makes counters negative.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    next.steps_since_rescale += 1;
+    next.overflows_since_rescale += input.overflow ? 1 : 0;
+    const float ratio = static_cast<float>(next.overflows_since_rescale) /
+                        static_cast<float>(next.steps_since_rescale);
+    const int64_t decrease = ratio > config.overflow_tolerance ? 1 : 0;
+    next.overflows_since_rescale *= 1 - decrease;
+    next.steps_since_rescale *= 1 - decrease;
+    next.scale /= static_cast<float>(1 + decrease);
+
+    const int64_t increase =
+        std::max<int64_t>(next.steps_since_rescale - config.increment_period + 1, 0);
+    next.scale *= static_cast<float>(increase + 1);
+    next.scale =
+        std::max<float>(std::min<float>(next.scale, config.max_loss_scale), config.min_loss_scale);
+    next.steps_since_rescale = Times(next.steps_since_rescale, 1 - increase);
+    next.overflows_since_rescale = Times(next.overflows_since_rescale, 1 - increase);
+    return {.next = next, .skip = input.overflow};
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"current_loss_scale", &State::scale},
@@ -298,36 +313,6 @@ struct CsDynamicLossScale {
                       StateField{"overflows_since_rescale", &State::overflows_since_rescale}};
   }
 };
-
-// Wraps around, as TensorFlow's int64 does.
-int64_t Times(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-}
-
-// Follows the original operation by operation: it computes with counters instead of branching, so
-// that a period below 1 multiplies by more than 2 and makes counters negative.
-Transition<CsDynamicLossScale::State> CsDynamicLossScale::Next(const Config& config,
-                                                               const State& state,
-                                                               const ScalerInput& input) {
-  State next = state;
-  next.steps_since_rescale += 1;
-  next.overflows_since_rescale += input.overflow ? 1 : 0;
-  const float ratio = static_cast<float>(next.overflows_since_rescale) /
-                      static_cast<float>(next.steps_since_rescale);
-  const int64_t decrease = ratio > config.overflow_tolerance ? 1 : 0;
-  next.overflows_since_rescale *= 1 - decrease;
-  next.steps_since_rescale *= 1 - decrease;
-  next.scale /= static_cast<float>(1 + decrease);
-
-  const int64_t increase =
-      std::max<int64_t>(next.steps_since_rescale - config.increment_period + 1, 0);
-  next.scale *= static_cast<float>(increase + 1);
-  next.scale =
-      std::max<float>(std::min<float>(next.scale, config.max_loss_scale), config.min_loss_scale);
-  next.steps_since_rescale = Times(next.steps_since_rescale, 1 - increase);
-  next.overflows_since_rescale = Times(next.overflows_since_rescale, 1 - increase);
-  return {.next = next, .skip = input.overflow};
-}
 
 // The parameters are compared and printed in the type of Python.
 void CheckTf(const CsDynamicLossScale::Config& config) {

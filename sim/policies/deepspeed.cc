@@ -35,9 +35,6 @@ struct Fp16UtilsLossScaler {
   using State = IterationState;
   static State Start(const Config& config) { return {.cur_scale = config.init_scale}; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter);
-  }
   static constexpr auto Fields() { return IterationFields(); }
 };
 
@@ -144,12 +141,6 @@ struct DynamicLossScaler {
     return {{.cur_scale = config.first_scale()}, config.delayed_shift};
   }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    if (!config.dynamic) return kAlwaysAlike;
-    const int64_t first = config.growth == Growth::kBefore_0_17_1 ? 0 : 1;
-    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter -
-                                                  first);
-  }
   static constexpr auto Fields() {
     return std::tuple_cat(IterationFields(),
                           std::tuple{StateField{"cur_hysteresis", &State::cur_hysteresis}});
@@ -310,10 +301,6 @@ struct Fp16Optimizer {
   using State = IterationState;
   static State Start(const Config& config) { return {.cur_scale = config.first_scale()}; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    if (!config.dynamic) return kAlwaysAlike;
-    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter - 1);
-  }
   static constexpr auto Fields() { return IterationFields(); }
 };
 

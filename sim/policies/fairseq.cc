@@ -69,10 +69,6 @@ struct FairseqLossScaler {
                                 const ScalerInput& input) {
     return input.overflow ? CheckOverflow(config, state) : Update(config, state);
   }
-  static int64_t AlikeSteps(const Config&, const State& state) {
-    return AlikeUntilMultiple(WholeInterval(state.scale_window.value),
-                              state.iter - state.last_overflow_iter);
-  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"iter", &State::iter},

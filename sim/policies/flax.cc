@@ -29,31 +29,27 @@ struct DynamicScale {
     int32_t fin_steps = 0;
   };
   static State Start(const Config& config) { return {config.scale, 0}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.growth_interval, state.fin_steps);
+  // Compared before this step counts. std::min and std::max keep a NaN that is their first
+  // argument, as jnp.minimum and jnp.maximum do; the second one is never NaN.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    const bool grow = state.fin_steps == config.growth_interval;
+    State next = state;
+    next.fin_steps =
+        grow || input.overflow ? 0 : static_cast<int32_t>(int64_t{state.fin_steps} + 1);
+    if (input.overflow) {
+      next.scale = state.scale * config.backoff_factor;
+      if (config.minimum_scale) next.scale = std::max(next.scale, *config.minimum_scale);
+    } else if (grow) {
+      next.scale = std::min(state.scale * config.growth_factor, kFloatMax);
+    }
+    return {.next = next, .skip = input.overflow};
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"fin_steps", &State::fin_steps}};
   }
 };
-
-// Compared before this step counts. std::min and std::max keep a NaN that is their first argument,
-// as jnp.minimum and jnp.maximum do; the second one is never NaN.
-Transition<DynamicScale::State> DynamicScale::Next(const Config& config, const State& state,
-                                                   const ScalerInput& input) {
-  const bool grow = state.fin_steps == config.growth_interval;
-  State next = state;
-  next.fin_steps = grow || input.overflow ? 0 : static_cast<int32_t>(int64_t{state.fin_steps} + 1);
-  if (input.overflow) {
-    next.scale = state.scale * config.backoff_factor;
-    if (config.minimum_scale) next.scale = std::max(next.scale, *config.minimum_scale);
-  } else if (grow) {
-    next.scale = std::min(state.scale * config.growth_factor, kFloatMax);
-  }
-  return {.next = next, .skip = input.overflow};
-}
 
 void FinishFlax(Setup<DynamicScale::Config>& setup) {
   const DynamicScale::Config& config = setup.config;

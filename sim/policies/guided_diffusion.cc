@@ -41,29 +41,27 @@ struct MixedPrecisionTrainer {
   static void SetScale(const Config&, State& state, double scale) {
     state = {scale, std::log2(scale)};
   }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  // The norm of the gradients is divided by the scale before it is looked at: no norm is finite at
+  // 0.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    // Whether 2^lg_loss_scale rounds to infinity or to 0 is seen without computing it.
+    if (state.lg_loss_scale.log2 >= 1024) {
+      return {.next = state,
+              .skip = true,
+              .event = FatalEvent({"OverflowError", "(34, 'Numerical result out of range')"})};
+    }
+    const bool skip = input.overflow || state.lg_loss_scale.log2 <= -1075;
+    State next = state;
+    next.lg_loss_scale = state.lg_loss_scale.log2 + (skip ? -1 : config.fp16_scale_growth);
+    next.loss_scale = Scale(next);
+    return {.next = next, .skip = skip};
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"lg_loss_scale", &State::lg_loss_scale}};
   }
 };
-
-// The norm of the gradients is divided by the scale before it is looked at: no norm is finite at 0.
-Transition<MixedPrecisionTrainer::State> MixedPrecisionTrainer::Next(const Config& config,
-                                                                     const State& state,
-                                                                     const ScalerInput& input) {
-  // Whether 2^lg_loss_scale rounds to infinity or to 0 is seen without computing it.
-  if (state.lg_loss_scale.log2 >= 1024) {
-    return {.next = state,
-            .skip = true,
-            .event = FatalEvent({"OverflowError", "(34, 'Numerical result out of range')"})};
-  }
-  const bool skip = input.overflow || state.lg_loss_scale.log2 <= -1075;
-  State next = state;
-  next.lg_loss_scale = state.lg_loss_scale.log2 + (skip ? -1 : config.fp16_scale_growth);
-  next.loss_scale = Scale(next);
-  return {.next = next, .skip = skip};
-}
 
 }  // namespace
 

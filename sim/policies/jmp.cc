@@ -14,6 +14,14 @@ namespace {
 
 using enum ParameterRole;
 
+// Python's %: the remainder has the sign of the divisor. By zero it is 0, as in NumPy.
+int32_t Remainder(int64_t dividend, int64_t divisor) {
+  if (divisor == 0) return 0;
+  const int64_t remainder = dividend % divisor;
+  const bool adjust = remainder != 0 && (remainder < 0) != (divisor < 0);
+  return static_cast<int32_t>(adjust ? remainder + divisor : remainder);
+}
+
 struct DynamicLossScale {
   struct Config {
     float loss_scale = 0;
@@ -26,37 +34,24 @@ struct DynamicLossScale {
     int32_t counter = 0;
   };
   static State Start(const Config& config) { return {config.loss_scale, 0}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.period, state.counter);
+  // std::max keeps a NaN that is its first argument, as jnp.maximum does.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    if (input.overflow) {
+      return {.next = {std::max(state.loss_scale / config.factor, config.min_loss_scale), 0},
+              .skip = true};
+    }
+    const int64_t counter = state.counter;
+    State next = {state.loss_scale, Remainder(counter + 1, config.period)};
+    const float grown = state.loss_scale * config.factor;
+    if (counter == int64_t{config.period} - 1 && std::isfinite(grown)) next.loss_scale = grown;
+    return {.next = next};
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"counter", &State::counter}};
   }
 };
-
-// Python's %: the remainder has the sign of the divisor. By zero it is 0, as in NumPy.
-int32_t Remainder(int64_t dividend, int64_t divisor) {
-  if (divisor == 0) return 0;
-  const int64_t remainder = dividend % divisor;
-  const bool adjust = remainder != 0 && (remainder < 0) != (divisor < 0);
-  return static_cast<int32_t>(adjust ? remainder + divisor : remainder);
-}
-
-// std::max keeps a NaN that is its first argument, as jnp.maximum does.
-Transition<DynamicLossScale::State> DynamicLossScale::Next(const Config& config, const State& state,
-                                                           const ScalerInput& input) {
-  if (input.overflow) {
-    return {.next = {std::max(state.loss_scale / config.factor, config.min_loss_scale), 0},
-            .skip = true};
-  }
-  const int64_t counter = state.counter;
-  State next = {state.loss_scale, Remainder(counter + 1, config.period)};
-  const float grown = state.loss_scale * config.factor;
-  if (counter == int64_t{config.period} - 1 && std::isfinite(grown)) next.loss_scale = grown;
-  return {.next = next};
-}
 
 void NoteStart(std::string_view name, float scale, std::vector<std::string>& notes) {
   if (!std::isinf(scale)) return;

@@ -32,9 +32,24 @@ struct MegatronScaler {
     int64_t hysteresis_tracker = 0;
   };
   static State Start(const Config& config) { return {config.initial_scale, 0, config.hysteresis}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.growth_interval, state.growth_tracker);
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    if (input.overflow) {
+      next.growth_tracker = 0;
+      next.hysteresis_tracker -= 1;
+      if (next.hysteresis_tracker <= 0) {
+        next.scale = std::max<float>(state.scale * config.backoff_factor, config.min_scale);
+      }
+      return {.next = next, .skip = true};
+    }
+    next.growth_tracker += 1;
+    if (next.growth_tracker == config.growth_interval) {
+      next.growth_tracker = 0;
+      next.hysteresis_tracker = config.hysteresis;
+      next.scale = state.scale * config.growth_factor;
+    }
+    return {.next = next};
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
@@ -42,26 +57,6 @@ struct MegatronScaler {
                       StateField{"hysteresis_tracker", &State::hysteresis_tracker}};
   }
 };
-
-Transition<MegatronScaler::State> MegatronScaler::Next(const Config& config, const State& state,
-                                                       const ScalerInput& input) {
-  State next = state;
-  if (input.overflow) {
-    next.growth_tracker = 0;
-    next.hysteresis_tracker -= 1;
-    if (next.hysteresis_tracker <= 0) {
-      next.scale = std::max<float>(state.scale * config.backoff_factor, config.min_scale);
-    }
-    return {.next = next, .skip = true};
-  }
-  next.growth_tracker += 1;
-  if (next.growth_tracker == config.growth_interval) {
-    next.growth_tracker = 0;
-    next.hysteresis_tracker = config.hysteresis;
-    next.scale = state.scale * config.growth_factor;
-  }
-  return {.next = next};
-}
 
 void Require(bool condition, const char* message) {
   if (!condition) throw PolicyRefusal{"AssertionError", message};
@@ -146,9 +141,6 @@ struct ColossalScaler {
   };
   static State Start(const Config& config) { return {config.initial_scale, 0, 0}; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.growth_interval, state.growth_step);
-  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_step", &State::growth_step},

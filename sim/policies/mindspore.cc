@@ -29,9 +29,21 @@ struct UpdateCell {
     int32_t last_overflow_iter = 0;
   };
   static State Start(const Config& config) { return {.scale_sense = config.loss_scale_value}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.scale_window, int64_t{state.cur_iter} - state.last_overflow_iter);
+  // A product with the rounded reciprocal, not a quotient. std::max keeps a NaN that is its first
+  // argument.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    const int64_t clean_steps = int64_t{state.cur_iter} - state.last_overflow_iter;
+    const bool increase = config.scale_window <= static_cast<int32_t>(clean_steps);
+    if (input.overflow) {
+      next.scale_sense = std::max(state.scale_sense * (1.0f / config.scale_factor), 1.0f);
+    } else if (increase) {
+      next.scale_sense = state.scale_sense * config.scale_factor;
+    }
+    if (input.overflow || increase) next.last_overflow_iter = state.cur_iter;
+    next.cur_iter = static_cast<int32_t>(int64_t{state.cur_iter} + 1);
+    return {.next = next, .skip = input.overflow};
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale_sense", &State::scale_sense},
@@ -39,23 +51,6 @@ struct UpdateCell {
                       StateField{"last_overflow_iter", &State::last_overflow_iter}};
   }
 };
-
-// A product with the rounded reciprocal, not a quotient. std::max keeps a NaN that is its first
-// argument.
-Transition<UpdateCell::State> UpdateCell::Next(const Config& config, const State& state,
-                                               const ScalerInput& input) {
-  State next = state;
-  const int64_t clean_steps = int64_t{state.cur_iter} - state.last_overflow_iter;
-  const bool increase = config.scale_window <= static_cast<int32_t>(clean_steps);
-  if (input.overflow) {
-    next.scale_sense = std::max(state.scale_sense * (1.0f / config.scale_factor), 1.0f);
-  } else if (increase) {
-    next.scale_sense = state.scale_sense * config.scale_factor;
-  }
-  if (input.overflow || increase) next.last_overflow_iter = state.cur_iter;
-  next.cur_iter = static_cast<int32_t>(int64_t{state.cur_iter} + 1);
-  return {.next = next, .skip = input.overflow};
-}
 
 }  // namespace
 
@@ -112,9 +107,26 @@ struct LossScaleManager {
     int64_t bad_step = 0;
   };
   static State Start(const Config& config) { return {.loss_scale = config.init_loss_scale}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter);
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    return UpdateAsPython(state, input, [&](State& next) {
+      if (input.overflow) {
+        next.loss_scale = Max(next.loss_scale * (One() / config.scale_factor), One());
+        next.last_overflow_iter = next.cur_iter;
+        next.bad_step += 1;
+      } else {
+        if (config.scale_window.Divides(next.cur_iter - next.last_overflow_iter)) {
+          next.loss_scale = next.loss_scale * config.scale_factor;
+        }
+        next.bad_step = 0;
+      }
+      if (next.bad_step > kBadStepMax) {
+        throw PythonError{"RuntimeError", "('Dynamic loss scale Continuous overflow ', " +
+                                              std::to_string(next.bad_step) +
+                                              ", ' times, has exceeded maximum threshold.')"};
+      }
+      next.cur_iter += 1;
+    });
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
@@ -123,28 +135,6 @@ struct LossScaleManager {
                       StateField{"bad_step", &State::bad_step}};
   }
 };
-
-Transition<LossScaleManager::State> LossScaleManager::Next(const Config& config, const State& state,
-                                                           const ScalerInput& input) {
-  return UpdateAsPython(state, input, [&](State& next) {
-    if (input.overflow) {
-      next.loss_scale = Max(next.loss_scale * (One() / config.scale_factor), One());
-      next.last_overflow_iter = next.cur_iter;
-      next.bad_step += 1;
-    } else {
-      if (config.scale_window.Divides(next.cur_iter - next.last_overflow_iter)) {
-        next.loss_scale = next.loss_scale * config.scale_factor;
-      }
-      next.bad_step = 0;
-    }
-    if (next.bad_step > kBadStepMax) {
-      throw PythonError{"RuntimeError", "('Dynamic loss scale Continuous overflow ', " +
-                                            std::to_string(next.bad_step) +
-                                            ", ' times, has exceeded maximum threshold.')"};
-    }
-    next.cur_iter += 1;
-  });
-}
 
 void CheckManager(const LossScaleManager::Config& config) {
   if (config.init_loss_scale < One()) {

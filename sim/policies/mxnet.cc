@@ -37,13 +37,27 @@ struct AmpLossScaler {
   static State Start(const Config& config) {
     return {.loss_scale = config.loss_scale, .next_loss_scale = {config.loss_scale}};
   }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  // The growth looks at the counter only, so that with scale_seq_len 0 an overflow is a growth.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    next.loss_scale = state.next_loss_scale.value;
+    if (input.overflow) {
+      next.next_loss_scale.value = next.loss_scale / 2;
+      next.unskipped = 0;
+    } else {
+      ++next.unskipped;
+    }
+    if (next.unskipped == config.scale_seq_len) {
+      next.unskipped = 0;
+      const double grown = next.loss_scale * 2;
+      next.next_loss_scale.value = grown < config.max_loss_scale ? grown : config.max_loss_scale;
+    }
+    return {.next = next, .skip = input.overflow};
+  }
   static void SetScale(const Config&, State& state, double scale) {
     state.loss_scale = scale;
     state.next_loss_scale = {scale};
-  }
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.scale_seq_len, state.unskipped);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
@@ -51,25 +65,6 @@ struct AmpLossScaler {
                       StateField{"unskipped", &State::unskipped}};
   }
 };
-
-// The growth looks at the counter only, so that with scale_seq_len 0 an overflow is a growth.
-Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const State& state,
-                                                     const ScalerInput& input) {
-  State next = state;
-  next.loss_scale = state.next_loss_scale.value;
-  if (input.overflow) {
-    next.next_loss_scale.value = next.loss_scale / 2;
-    next.unskipped = 0;
-  } else {
-    ++next.unskipped;
-  }
-  if (next.unskipped == config.scale_seq_len) {
-    next.unskipped = 0;
-    const double grown = next.loss_scale * 2;
-    next.next_loss_scale.value = grown < config.max_loss_scale ? grown : config.max_loss_scale;
-  }
-  return {.next = next, .skip = input.overflow};
-}
 
 }  // namespace
 

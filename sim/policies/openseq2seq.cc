@@ -44,11 +44,6 @@ struct Backoff {
   };
   static State Start(const Config& config) { return {config.scale_max, 0, -1}; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    const int64_t first = config.order == IterationOrder::kIncrementFirst ? 1 : 0;
-    return AlikeUntilMultiple(config.step_window,
-                              state.iteration + first - state.last_overflow_iteration);
-  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"iteration", &State::iteration},

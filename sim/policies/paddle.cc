@@ -64,10 +64,6 @@ struct PaddleScaler {
     }
     return {.next = {Graph::Grown(state.scale, state.scale * config.incr_ratio), 0, 0}};
   }
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    if (!config.dynamic) return kAlwaysAlike;
-    return AlikeUntil(config.incr_every_n_steps, state.good);
-  }
   static constexpr auto Fields() {
     return std::tuple{StateField{Graph::kScale, &State::scale},
                       StateField{Graph::kGood, &State::good}, StateField{Graph::kBad, &State::bad}};

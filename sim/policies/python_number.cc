@@ -181,10 +181,6 @@ bool PythonNumber::Divides(int64_t count) const {
   return std::fmod(static_cast<double>(count), divisor) == 0;
 }
 
-int64_t PythonNumber::AlikeUntilMultiple(int64_t count) const {
-  return sim::AlikeUntilMultiple(WholeInterval(ToDouble()), count);
-}
-
 PythonNumber Max(const PythonNumber& a, const PythonNumber& b) { return a < b ? b : a; }
 
 void CheckConvertsToInt(const PythonNumber& value) {

@@ -51,9 +51,6 @@ class PythonNumber {
   // True if `count % *this == 0` in Python; throws PythonError if *this is 0.
   bool Divides(int64_t count) const;
 
-  // How many numbers from `count` on it does not divide; 0 if this is not known.
-  int64_t AlikeUntilMultiple(int64_t count) const;
-
  private:
   std::variant<BigInt, double> value_;
 };

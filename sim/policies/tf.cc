@@ -49,9 +49,6 @@ struct DynamicLossScale {
     const float grown = state.scale * config.multiplier;
     return {.next = {std::isfinite(grown) ? grown : state.scale, 0}};
   }
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.period, state.good_steps);
-  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"current_loss_scale", &State::scale},
                       StateField{Names::kCounter, &State::good_steps}};
@@ -155,9 +152,6 @@ struct LossScaleOptimizer {
     if (grow) return {.next = {state.scale * 2, 0}};
     return {.next = {state.scale, state.step_counter + 1}};
   }
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.dynamic_growth_steps, state.step_counter);
-  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"dynamic_scale", &State::scale},
                       StateField{"step_counter", &State::step_counter}};
@@ -229,9 +223,6 @@ struct ExponentialUpdate {
     }
     const float grown = state.scale * config.incr_ratio;
     return {.next = {std::isfinite(grown) ? grown : state.scale, 0, 0}};
-  }
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.incr_every_n_steps, state.good);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::scale}, StateField{"good", &State::good},

@@ -18,6 +18,14 @@ using enum ParameterRole;
 
 enum class TorchGrowth : uint8_t { kAlways, kIfFinite };
 
+// The kernel multiplies the float32 scale by a double and rounds the product to float32.
+float Times(float scale, double factor) { return static_cast<float>(scale * factor); }
+
+// Wraps around as the kernel's int does, on an interval that is never reached.
+int32_t Plus(int32_t tracker, int32_t step) {
+  return static_cast<int32_t>(static_cast<uint32_t>(tracker) + static_cast<uint32_t>(step));
+}
+
 struct GradScaler {
   struct Config {
     double init_scale = 0;
@@ -32,35 +40,22 @@ struct GradScaler {
     int32_t growth_tracker = 0;
   };
   static State Start(const Config& config) { return {static_cast<float>(config.init_scale), 0}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.growth_interval, state.growth_tracker);
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    if (input.overflow) {
+      return {.next = {Times(state.scale, config.backoff_factor), 0}, .skip = true};
+    }
+    const int32_t clean_steps = Plus(state.growth_tracker, 1);
+    if (clean_steps != config.growth_interval) return {.next = {state.scale, clean_steps}};
+    const float grown = Times(state.scale, config.growth_factor);
+    const bool accept = config.growth == TorchGrowth::kAlways || std::isfinite(grown);
+    return {.next = {accept ? grown : state.scale, 0}};
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_tracker", &State::growth_tracker}};
   }
 };
-
-// The kernel multiplies the float32 scale by a double and rounds the product to float32.
-float Times(float scale, double factor) { return static_cast<float>(scale * factor); }
-
-// Wraps around as the kernel's int does, on an interval that is never reached.
-int32_t Plus(int32_t tracker, int32_t step) {
-  return static_cast<int32_t>(static_cast<uint32_t>(tracker) + static_cast<uint32_t>(step));
-}
-
-Transition<GradScaler::State> GradScaler::Next(const Config& config, const State& state,
-                                               const ScalerInput& input) {
-  if (input.overflow) {
-    return {.next = {Times(state.scale, config.backoff_factor), 0}, .skip = true};
-  }
-  const int32_t clean_steps = Plus(state.growth_tracker, 1);
-  if (clean_steps != config.growth_interval) return {.next = {state.scale, clean_steps}};
-  const float grown = Times(state.scale, config.growth_factor);
-  const bool accept = config.growth == TorchGrowth::kAlways || std::isfinite(grown);
-  return {.next = {accept ? grown : state.scale, 0}};
-}
 
 // The assertions of GradScaler's constructor.
 void CheckFactors(double growth_factor, double backoff_factor) {
@@ -161,23 +156,18 @@ struct HysteresisScaler {
   static State Start(const Config& config) {
     return {GradScaler::Start(config), config.hysteresis};
   }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return GradScaler::AlikeSteps(config, state);
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    Transition<GradScaler::State> torch = GradScaler::Next(config, state, input);
+    const int32_t used = input.overflow ? Plus(state.hysteresis_tracker, -1) : config.hysteresis;
+    if (input.overflow && used > 0) torch.next.scale = state.scale;
+    return {.next = {torch.next, used}, .skip = torch.skip};
   }
   static constexpr auto Fields() {
     return std::tuple_cat(GradScaler::Fields(),
                           std::tuple{StateField{"hysteresis_tracker", &State::hysteresis_tracker}});
   }
 };
-
-Transition<HysteresisScaler::State> HysteresisScaler::Next(const Config& config, const State& state,
-                                                           const ScalerInput& input) {
-  Transition<GradScaler::State> torch = GradScaler::Next(config, state, input);
-  const int32_t used = input.overflow ? Plus(state.hysteresis_tracker, -1) : config.hysteresis;
-  if (input.overflow && used > 0) torch.next.scale = state.scale;
-  return {.next = {torch.next, used}, .skip = torch.skip};
-}
 
 }  // namespace
 
@@ -220,13 +210,6 @@ PolicyInfo ApexHysteresisPolicy() {
 
 namespace {
 
-struct Fairseq2Scaler : GradScaler {
-  struct Config : GradScaler::Config {
-    double min_scale = 0;
-  };
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-};
-
 // Python's math.isclose with the tolerances of the original.
 bool IsClose(double a, double b) {
   if (a == b) return true;
@@ -234,22 +217,27 @@ bool IsClose(double a, double b) {
   return std::fabs(a - b) <= std::max(1.3e-6 * std::max(std::fabs(a), std::fabs(b)), 1e-5);
 }
 
-// A fall of less than 1e-5 passes for no change, so that a scale as small as that gets below the
-// minimum unseen.
-Transition<Fairseq2Scaler::State> Fairseq2Scaler::Next(const Config& config, const State& state,
-                                                       const ScalerInput& input) {
-  Transition<State> transition = GradScaler::Next(config, state, input);
-  float& scale = transition.next.scale;
-  if (IsClose(scale, state.scale) || scale > state.scale || !(scale < config.min_scale)) {
+struct Fairseq2Scaler : GradScaler {
+  struct Config : GradScaler::Config {
+    double min_scale = 0;
+  };
+  // A fall of less than 1e-5 passes for no change, so that a scale as small as that gets below the
+  // minimum unseen.
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    Transition<State> transition = GradScaler::Next(config, state, input);
+    float& scale = transition.next.scale;
+    if (IsClose(scale, state.scale) || scale > state.scale || !(scale < config.min_scale)) {
+      return transition;
+    }
+    scale = static_cast<float>(config.min_scale);
+    transition.event = ScalerEvent{.type = "MinimumLossScaleReachedError",
+                                   .message = "Loss is scaled down to minimum.",
+                                   .fatal = true,
+                                   .details = {}};
     return transition;
   }
-  scale = static_cast<float>(config.min_scale);
-  transition.event = ScalerEvent{.type = "MinimumLossScaleReachedError",
-                                 .message = "Loss is scaled down to minimum.",
-                                 .fatal = true,
-                                 .details = {}};
-  return transition;
-}
+};
 
 }  // namespace
 
@@ -303,11 +291,6 @@ struct IcefallScaler {
   };
   static State Start(const Config& config) { return {GradScaler::Start(config), 0}; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    const double highest = std::max({config.below_25, config.below_100, config.below_400});
-    if (!(state.scale >= highest && state.scale >= kTooSmall)) return 0;
-    return GradScaler::AlikeSteps(config, state);
-  }
   static constexpr auto Fields() {
     return std::tuple_cat(GradScaler::Fields(),
                           std::tuple{StateField{"batch_idx", &State::batch_idx}});
@@ -389,9 +372,6 @@ struct LayerScaler {
   // Not clamped: the limits act from the first change on.
   static State Start(const Config& config) { return {config.init_scale, 0}; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static int64_t AlikeSteps(const Config& config, const State& state) {
-    return AlikeUntil(config.growth_interval, state.growth_tracker);
-  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scaling_factor", &State::scaling_factor},
                       StateField{"growth_tracker", &State::growth_tracker}};

@@ -14,7 +14,6 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
-#include <typeinfo>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -140,18 +139,6 @@ auto FieldValue(const T& field) {
   }
 }
 
-// Appends the bytes of a field's value; a text ends in a blank.
-inline void AppendBytes(const std::string& value, std::string& bytes) { bytes += value + ' '; }
-template <class T>
-requires std::is_arithmetic_v<T>
-void AppendBytes(const T& value, std::string& bytes) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-template <class... T>
-void AppendBytes(const std::variant<T...>& value, std::string& bytes) {
-  std::visit([&](const auto& held) { AppendBytes(held, bytes); }, value);
-}
-
 // What of a policy's state a checkpoint holds: everything, the loss scale only, or nothing.
 enum class Kept : uint8_t { kAll, kScale, kNothing };
 
@@ -182,11 +169,7 @@ struct Transition {
 //   SetScale(config, state, double)    if a checkpointed scale sets more than that;
 //   kUsesAbsmax                        to get ScalerInput::absmax;
 //   HistogramEdge(config) -> double    to get ScalerInput::below_edge and above_edge;
-//   Prepare(config, state, spread)     to set its factor from the gradient of the coming step;
-//   AlikeSteps(config, state)          to pass many clean steps at once: how many from here on
-//                                      certainly have no event and keep the scale, and from the
-//                                      second one on change the State's integers by the same and
-//                                      nothing else (the first may do more than count).
+//   Prepare(config, state, spread)     to set its factor from the gradient of the coming step.
 template <class P>
 concept LossScalePolicy = requires(const typename P::Config& config, const typename P::State& state,
                                    const ScalerInput& input) {
@@ -211,9 +194,6 @@ struct ScalerDecision {
   std::optional<ScalerEvent> event;  // its `step` is filled in
 };
 
-// Whether many clean steps end with the first that changes the scale, or only with the last.
-enum class CleanUntil : uint8_t { kChange, kEnd };
-
 // Any policy with its config and state; a value: a copy continues on its own.
 class LossScaler {
  public:
@@ -225,12 +205,7 @@ class LossScaler {
   LossScaler(const LossScaler& other) : model_(other.model_->Clone()), step_(other.step_) {}
   LossScaler(LossScaler&&) noexcept = default;
   LossScaler& operator=(LossScaler&&) noexcept = default;
-  // Allocates nothing if both are of one policy, as those of a search are.
-  LossScaler& operator=(const LossScaler& other) {
-    if (!model_ || !model_->Assign(*other.model_)) model_ = other.model_->Clone();
-    step_ = other.step_;
-    return *this;
-  }
+  LossScaler& operator=(const LossScaler& other) { return *this = LossScaler(other); }
 
   // The loss scale of the coming step. Policies that compute in float32 return a float32 value.
   double scale() const { return model_->Scale(); }
@@ -243,28 +218,11 @@ class LossScaler {
     return decision;
   }
 
-  // Takes up to `most` steps (at least 1) without overflow; stops after the first that is skipped,
-  // or has an event, or, with CleanUntil::kChange, changes the scale. Returns how many it took, and
-  // the decision on the last one.
-  struct CleanSteps {
-    int64_t count = 0;
-    ScalerDecision last = {};
-  };
-  CleanSteps NextClean(int64_t most, CleanUntil until) {
-    CleanSteps steps = model_->NextClean(most, until);
-    if (steps.last.event) steps.last.event->step = step_ + steps.count - 1;
-    step_ += steps.count;
-    return steps;
-  }
-
   // The counters of the state, under the original's names.
   std::vector<NamedValue> Describe() const { return model_->Fields(FieldsOf::kResults); }
 
   // All that a checkpoint can hold: the scale first, then the counters.
   std::vector<NamedValue> Checkpoint() const { return model_->Fields(FieldsOf::kCheckpoint); }
-
-  // Appends the values of Checkpoint() as bytes: the same for two that go on alike.
-  void AppendState(std::string& bytes) const { model_->AppendState(bytes); }
 
   enum class Restored : uint8_t { kOk, kUnknownField, kBadValue };
 
@@ -290,12 +248,9 @@ class LossScaler {
   struct AnyModel {
     virtual ~AnyModel() = default;
     virtual std::unique_ptr<AnyModel> Clone() const = 0;
-    virtual bool Assign(const AnyModel& other) = 0;  // false if it is of another policy
     virtual double Scale() const = 0;
     virtual ScalerDecision Next(const ScalerInput& input) = 0;
-    virtual CleanSteps NextClean(int64_t most, CleanUntil until) = 0;
     virtual std::vector<NamedValue> Fields(FieldsOf what) const = 0;
-    virtual void AppendState(std::string& bytes) const = 0;
     virtual Restored Restore(std::string_view name, double value) = 0;
     virtual void RestartAt(double scale) = 0;
     virtual bool UsesAbsmax() const = 0;
@@ -310,60 +265,11 @@ class LossScaler {
         : config(std::make_shared<const typename P::Config>(config_in)),
           state(P::Start(config_in)) {}
     std::unique_ptr<AnyModel> Clone() const override { return std::make_unique<Model>(*this); }
-    bool Assign(const AnyModel& other) override {
-      if (typeid(other) != typeid(Model)) return false;
-      *this = static_cast<const Model&>(other);
-      return true;
-    }
     double Scale() const override { return ScaleOf<P>(state); }
     ScalerDecision Next(const ScalerInput& input) override {
       Transition<typename P::State> transition = P::Next(*config, state, input);
       state = std::move(transition.next);
       return {transition.skip, std::move(transition.event)};
-    }
-    CleanSteps NextClean(int64_t most, CleanUntil until) override {
-      CleanSteps steps;
-      const bool to_change = until == CleanUntil::kChange;
-      const double scale = to_change ? ScaleOf<P>(state) : 0;
-      // Takes one; false after the last.
-      const auto next = [&] {
-        Transition<typename P::State> transition = P::Next(*config, state, {});
-        state = std::move(transition.next);
-        ++steps.count;
-        steps.last = {transition.skip, std::move(transition.event)};
-        const bool changes = to_change && ScaleOf<P>(state) != scale;
-        return !steps.last.skip && !steps.last.event && !changes && steps.count < most;
-      };
-      while (true) {
-        const int64_t alike = AlikeSteps(most - steps.count);
-        if (!next()) return steps;
-        if (alike == 0) continue;
-        const typename P::State before = state;
-        if (!next()) return steps;
-        Repeat(before, alike - 2);
-        steps.count += alike - 2;
-        if (steps.count == most) return steps;
-      }
-    }
-    // Returns how many of the next clean steps are passed at once; 0 if too few to save time.
-    int64_t AlikeSteps(int64_t most) const {
-      constexpr int64_t kEnough = 8;
-      int64_t alike = 0;
-      if constexpr (requires { P::AlikeSteps(*config, state); }) {
-        if (most >= kEnough) alike = std::min(P::AlikeSteps(*config, state), most);
-      }
-      return alike >= kEnough ? alike : 0;
-    }
-    // Takes the latest step, which led here from `before`, this often again.
-    void Repeat(const typename P::State& before, int64_t count) {
-      ForEachField([&](const auto& field, bool) {
-        using Value = std::remove_cvref_t<decltype(state.*field.member)>;
-        if constexpr (std::is_integral_v<Value>) {
-          const auto now = static_cast<uint64_t>(state.*field.member);
-          const uint64_t change = now - static_cast<uint64_t>(before.*field.member);
-          state.*field.member = static_cast<Value>(now + change * static_cast<uint64_t>(count));
-        }
-      });
     }
     // Calls visit(field, is_scale) for each field, the scale first.
     template <class Visit>
@@ -379,10 +285,6 @@ class LossScaler {
         values.push_back({field.name, FieldValue(state.*field.member)});
       });
       return values;
-    }
-    void AppendState(std::string& bytes) const override {
-      ForEachField(
-          [&](const auto& field, bool) { AppendBytes(FieldValue(state.*field.member), bytes); });
     }
     Restored Restore(std::string_view name, double value) override {
       Restored result = Restored::kUnknownField;
