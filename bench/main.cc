@@ -18,8 +18,7 @@
 #include "bench/kernels.h"
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
-#include "sim/base/device_choice.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 #include "src/base/threads.h"
 #include "src/codec/dispatch.h"
 

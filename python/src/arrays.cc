@@ -21,8 +21,8 @@
 #include "dlsim/error.h"
 #include "dlsim/table.h"
 #include "python/src/bindings.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
-#include "sim/base/suggest.h"
 #include "src/base/parallel.h"
 #include "src/measure/step_blocks.h"
 

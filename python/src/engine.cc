@@ -21,7 +21,6 @@
 
 #include "python/src/bindings.h"
 #include "python/src/step_parts.h"
-#include "sim/app/command_main.h"
 #include "sim/app/commands.h"
 #include "sim/base/caller.h"
 #include "sim/base/rows.h"

@@ -19,7 +19,7 @@
 #include "python/src/bindings.h"
 #include "python/src/step_parts.h"
 #include "sim/base/expectation.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim::python {

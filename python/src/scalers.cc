@@ -21,8 +21,8 @@
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/policies.h"
 #include "python/src/bindings.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
-#include "sim/base/suggest.h"
 
 namespace dlsim::python {
 

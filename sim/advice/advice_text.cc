@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <ranges>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -94,16 +94,6 @@ std::vector<std::string> LostToUnderflow(const ForwardVerdict& verdict) {
                                 Percent(tensor.energy_lost), tensor.energy_lost_step));
   }
   return texts;
-}
-
-std::vector<std::string> RisksOf(const FormatAdvice& format) {
-  std::vector<std::string> risks;
-  if (format.verdict == Verdict::kFailsInForward) return risks;
-  for (const auto& found : {NearOverflow(format, format.forward),
-                            NearOverflow(format, format.values), LostToUnderflow(format.forward)}) {
-    risks.insert(risks.end(), found.begin(), found.end());
-  }
-  return risks;
 }
 
 std::string OverflowTable(const FormatAdvice& format, size_t top) {
@@ -224,7 +214,13 @@ std::string ForwardExceptions(const Advice& advice) {
 // has.
 std::string ForwardRisk(const Advice& advice) {
   for (const FormatAdvice& format : advice.formats) {
-    const std::vector<std::string> risks = RisksOf(format);
+    if (format.verdict == Verdict::kFailsInForward) continue;
+    std::vector<std::string> risks;
+    for (const auto& found :
+         {NearOverflow(format, format.forward), NearOverflow(format, format.values),
+          LostToUnderflow(format.forward)}) {
+      risks.insert(risks.end(), found.begin(), found.end());
+    }
     if (!risks.empty()) {
       return fmt::format("At risk in {} in forward: {}.", format.format, ListedNames(risks));
     }
@@ -551,11 +547,6 @@ std::string HighText(const FormatAdvice& format) {
                      Printable(format.high.tensor), format.high.step);
 }
 
-std::string FormatBounds(const FormatAdvice& format) {
-  if (!format.window) return "";
-  return Wrap("  " + format.format + ": " + LowText(format) + "; " + HighText(format));
-}
-
 }  // namespace
 
 std::string ForwardFailure(const FormatAdvice& format) {
@@ -643,7 +634,10 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
                     Percent(format.mean_harm), std::to_string(format.at_risk.size())});
   }
   std::string text = "\n" + FormatTable(rows);
-  for (const FormatAdvice& format : advice.formats) text += FormatBounds(format);
+  for (const FormatAdvice& format : advice.formats) {
+    if (!format.window) continue;
+    text += Wrap("  " + format.format + ": " + LowText(format) + "; " + HighText(format));
+  }
   text += scaled + FormatForwardDetails(advice, top);
   text += FormatPaths(advice);
   for (const FormatAdvice& format : advice.formats) {
@@ -664,6 +658,155 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
         Printable(name);
   }
   return text + (noise.empty() ? "" : Wrap(noise));
+}
+
+namespace {
+
+// Of a window that is open below, as that of bfloat16, no more is drawn.
+constexpr int kMostBinades = 48;
+
+// Signs of the plot; paths have letters.
+constexpr char kSafe = '.', kPartlySafe = ':', kSeveralSafe = '*', kSeveralUnsafe = '#';
+
+struct Range {
+  int low = kHighestWindowExponent, high = kLowestWindowExponent;
+  void Include(int exponent) {
+    low = std::min(low, exponent);
+    high = std::max(high, exponent);
+  }
+};
+
+int ExponentOf(double scale) {
+  if (!(scale > 0)) return kLowestWindowExponent;
+  const double exponent = std::floor(std::log2(scale));
+  return static_cast<int>(
+      std::clamp<double>(exponent, kLowestWindowExponent, kHighestWindowExponent));
+}
+
+// The exponents that the plot shows: all paths, and windows as far as they are not open.
+Range ShownRange(std::span<const StepWindow> windows, std::span<const PlottedPath> paths) {
+  Range shown;
+  for (const StepWindow& window : windows) {
+    if (window.empty()) continue;
+    shown.Include(window.high);
+    shown.Include(std::max(window.low, window.high - kMostBinades));
+  }
+  for (const PlottedPath& path : paths) {
+    for (const ReplayStep& step : path.steps) shown.Include(ExponentOf(step.scale));
+  }
+  return shown;
+}
+
+// The exponents of a row of the plot.
+struct PlotRow {
+  int low, high;
+  std::string cells;
+};
+
+// Of two steps in a cell, what holds for both.
+char Both(char a, char b) { return a == b ? a : a == ' ' || b == ' ' ? ' ' : kPartlySafe; }
+
+// A cell is in upper case while all steps of the paths in it are at safe scales.
+char Add(char cell, char letter, bool safe) {
+  const char upper = static_cast<char>(std::toupper(letter));
+  const bool free = cell == ' ' || cell == kSafe || cell == kPartlySafe;
+  if (free) return safe ? upper : letter;
+  if (cell == letter || cell == upper) return safe ? cell : letter;
+  return safe && cell != kSeveralUnsafe && std::islower(cell) == 0 ? kSeveralSafe : kSeveralUnsafe;
+}
+
+void DrawPath(std::span<const ReplayStep> steps, char letter, std::span<const StepWindow> windows,
+              std::vector<PlotRow>& rows) {
+  const int row_size = rows.front().high - rows.front().low + 1;
+  for (size_t i = 0; i < std::min(steps.size(), windows.size()); ++i) {
+    PlotRow& row =
+        rows[static_cast<size_t>((rows.front().high - ExponentOf(steps[i].scale)) / row_size)];
+    char& cell = row.cells[i * row.cells.size() / windows.size()];
+    cell = Add(cell, letter, PlaceOf(steps[i], windows[i]) == PathPlace::kInside);
+  }
+}
+
+bool IsBlank(const PlotRow& row) { return row.cells.find_first_not_of(' ') == std::string::npos; }
+
+std::string LabelOf(const PlotRow& row) {
+  return row.low == row.high ? Power(row.low) : Power(row.low) + ".." + Power(row.high);
+}
+
+// Rows with nothing in them are left out; a gap between others is one line of dots.
+std::string TextOf(std::span<const PlotRow> rows, size_t label_width) {
+  std::string plot;
+  bool gap = false;
+  for (const PlotRow& row : rows) {
+    if (IsBlank(row)) {
+      gap = !plot.empty();
+      continue;
+    }
+    if (gap) plot += fmt::format("  {:<{}} |\n", "...", label_width);
+    gap = false;
+    const std::string cells = row.cells.substr(0, row.cells.find_last_not_of(' ') + 1);
+    plot += fmt::format("  {:<{}} |{}\n", LabelOf(row), label_width, cells);
+  }
+  return plot;
+}
+
+// Explains every sign that the plot has.
+std::string Legend(const std::string& plot, std::span<const PlottedPath> paths, size_t all_paths) {
+  const auto has = [&](char sign) { return plot.find(sign) != std::string::npos; };
+  std::string text = "  . safe";
+  if (has(kPartlySafe)) text += "  : safe for some of the scales or steps";
+  if (!paths.empty()) text += "  lower case: the policy's scale is not safe";
+  for (size_t p = 0; p < paths.size(); ++p) {
+    const char letter = static_cast<char>('a' + p);
+    text +=
+        fmt::format("  {}/{} {}", static_cast<char>(std::toupper(letter)), letter, paths[p].name);
+  }
+  if (has(kSeveralSafe)) text += "  * several, all safe";
+  if (has(kSeveralUnsafe)) text += "  # several, not all safe";
+  if (paths.size() < all_paths) {
+    text += fmt::format("  ({} of {} policies shown)", paths.size(), all_paths);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string PlotWindows(std::span<const StepWindow> windows, std::span<const PlottedPath> paths,
+                        size_t all_paths, size_t width, size_t height) {
+  if (windows.empty()) return {};
+  const Range shown = ShownRange(windows, paths);
+  if (shown.low > shown.high) return {};
+  const size_t columns = std::min(width, windows.size());
+  // Rows from the top, each of the same number of exponents.
+  const int binades = shown.high - shown.low + 1, most_rows = static_cast<int>(height);
+  const int row_size = (binades + most_rows - 1) / most_rows;
+  std::vector<PlotRow> rows;
+  for (int high = shown.high; high >= shown.low; high -= row_size) {
+    PlotRow& row =
+        rows.emplace_back(PlotRow{high - row_size + 1, high, std::string(columns, kSafe)});
+    for (size_t i = 0; i < windows.size(); ++i) {
+      const StepWindow& window = windows[i];
+      const bool all = window.Has(row.low) && window.Has(row.high);
+      const bool some = !window.empty() && window.low <= row.high && window.high >= row.low;
+      char& cell = row.cells[i * columns / windows.size()];
+      cell = Both(cell, all ? kSafe : some ? kPartlySafe : ' ');
+    }
+  }
+  for (size_t p = 0; p < paths.size(); ++p) {
+    DrawPath(paths[p].steps, static_cast<char>('a' + p), windows, rows);
+  }
+  size_t label_width = 3;
+  for (const PlotRow& row : rows) {
+    if (!IsBlank(row)) label_width = std::max(label_width, LabelOf(row).size());
+  }
+  const std::string plot = TextOf(rows, label_width);
+  std::string cells;
+  for (const PlotRow& row : rows) cells += row.cells;
+  const std::string first = fmt::format("step {}", windows.front().step);
+  const std::string last = std::to_string(windows.back().step);
+  const size_t gap = std::max<size_t>(columns, first.size() + last.size() + 1);
+  return plot +
+         fmt::format("{:{}}{}{:>{}}\n", "", label_width + 4, first, last, gap - first.size()) +
+         Wrap(Legend(cells, paths, all_paths));
 }
 
 }  // namespace dlsim::sim

@@ -33,17 +33,6 @@ std::string NameOfRole(const PolicyInfo& policy, ParameterRole role) {
   return std::string(name);
 }
 
-double DefaultNumber(const std::vector<NamedValue>& parameters, const std::string& name) {
-  for (const NamedValue& parameter : parameters) {
-    if (parameter.name != name) continue;
-    if (const auto* number = std::get_if<double>(&parameter.value)) return *number;
-    if (const auto* integer = std::get_if<int64_t>(&parameter.value)) {
-      return static_cast<double>(*integer);
-    }
-  }
-  return 0;  // "none", or no such parameter
-}
-
 // Returns the lowest power of two from 2^-24 on that the policy takes in the parameter's place.
 double LowestAccepted(const PolicyFamily& family, double ScaleParameters::*parameter) {
   for (int exponent = -24; exponent < 0; ++exponent) {
@@ -64,11 +53,6 @@ ConfiguredScaler MakeDefaults(const PolicyInfo& policy, const ParameterMap& para
   }
 }
 
-// Less gradient lost is no reason to prefer other parameters: a step of a hundred, or one spike.
-double WorthAChange(size_t steps) {
-  return std::fmax(0.01, 1.5 / static_cast<double>(std::max<size_t>(1, steps)));
-}
-
 constexpr size_t kStepBudget = 10'000'000;  // steps predicted for one policy: less than a second
 
 double PowerBelow(double value) { return std::exp2(std::floor(std::log2(value))); }
@@ -84,6 +68,42 @@ double UsualLimit(std::span<const StepWindow> windows) {
   return limits[limits.size() / 20];
 }
 
+// Predicts the score of a scaler that learns nothing of a step but whether it was finite.
+PolicyScore Predict(LossScaler scaler, std::span<const StepWindow> windows) {
+  PolicyScore score = {.mean_loss = 0};
+  const size_t steps = windows.size();
+  for (size_t i = 0; i < steps; ++i) {
+    const double scale = scaler.scale();
+    const bool finite = !windows[i].hopeless && scale <= windows[i].finite_scale;
+    const ScalerDecision decision = scaler.Next({.overflow = !finite});
+    score.mean_loss += finite ? windows[i].LossAt(scale) : 1.0;
+    score.skipped += !finite;
+    score.events += decision.event.has_value();
+    if (decision.event && decision.event->fatal) {
+      score.mean_loss += static_cast<double>(steps - i - 1);
+      break;
+    }
+  }
+  if (steps > 0) score.mean_loss /= static_cast<double>(steps);
+  return score;
+}
+
+// The mean of what each step loses at the best power of two, by hindsight.
+double LeastLoss(std::span<const StepWindow> windows) {
+  double lost = 0;
+  for (const StepWindow& step : windows) {
+    const bool is_safe = step.lowest_scale() <= step.highest_scale || step.harm_below.empty();
+    lost += step.hopeless ? 1 : is_safe ? 0 : step.harm_below.front();
+  }
+  return windows.empty() ? 0 : lost / static_cast<double>(windows.size());
+}
+
+// Returns the scale of the verdict, or the one that is safe at the most steps.
+double FixedScale(const FormatAdvice& advice) {
+  if (advice.safest) return std::ldexp(1.0, advice.safest->exponent);
+  return std::ldexp(PowerBelow(UsualLimit(advice.windows)), -kHeadroom);
+}
+
 // The scale of the verdict. Where it needs none, a policy that scales all the same starts at the
 // highest with head-room: the study found it to lose least of what whole tensors do not show
 // (docs/evidence.md). A format with float32's exponents has nothing to gain.
@@ -94,14 +114,18 @@ double StartOf(const FormatAdvice& advice) {
   return std::ldexp(1.0, std::max(0, advice.safest->highest));
 }
 
-// Tries sets of parameters, the preferred ones first, until one is as good as can be.
+// Returns parameters that follow from the windows: all scales are powers of two within what the
+// policy accepts. The start is the scale of the verdict, or, where it needs none, the highest with
+// head-room; the rest the stack's defaults, as long as nothing else loses less; then the start of
+// the first step's window, other intervals, floors and ceilings. Tries sets of parameters, the
+// preferred ones first, until one is as good as can be.
 class Deriver {
  public:
   Deriver(const PolicyFamily& family, const FormatAdvice& advice)
       : family_(family),
         windows_(advice.windows),
         least_loss_(LeastLoss(windows_)),
-        worth_(WorthAChange(windows_.size())),
+        worth_(std::fmax(0.01, 1.5 / static_cast<double>(std::max<size_t>(1, windows_.size())))),
         usual_limit_(UsualLimit(windows_)),
         start_(StartOf(advice)) {
     const int bias = ParseFormat(advice.format).format.bias;
@@ -225,6 +249,7 @@ class Deriver {
   const PolicyFamily& family_;
   std::span<const StepWindow> windows_;
   double least_loss_;
+  // Less gradient lost is no reason to prefer other parameters: a step of a hundred, or one spike.
   double worth_;
   double usual_limit_;
   int highest_exponent_ = 0;
@@ -293,7 +318,11 @@ PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
                      Quoted(info.name));
   }
   const auto number = [&](const std::string& name) {
-    return DefaultNumber(configured.parameters, name);
+    const auto found = std::ranges::find(configured.parameters, name, &NamedValue::name);
+    if (found == configured.parameters.end()) return 0.0;
+    if (const auto* value = std::get_if<double>(&found->value)) return *value;
+    const auto* integer = std::get_if<int64_t>(&found->value);
+    return integer == nullptr ? 0 : static_cast<double>(*integer);  // "none" is a text
   };
   family.defaults = {
       .init = number(family.init),
@@ -332,43 +361,6 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
   score.max_scale = result.summary.max_scale;
   score.final_scale = result.steps.back().next_scale;
   return score;
-}
-
-PolicyScore Predict(LossScaler scaler, std::span<const StepWindow> windows) {
-  PolicyScore score = {.mean_loss = 0};
-  const size_t steps = windows.size();
-  for (size_t i = 0; i < steps; ++i) {
-    const double scale = scaler.scale();
-    const bool finite = !windows[i].hopeless && scale <= windows[i].finite_scale;
-    const ScalerDecision decision = scaler.Next({.overflow = !finite});
-    score.mean_loss += finite ? windows[i].LossAt(scale) : 1.0;
-    score.skipped += !finite;
-    score.events += decision.event.has_value();
-    if (decision.event && decision.event->fatal) {
-      score.mean_loss += static_cast<double>(steps - i - 1);
-      break;
-    }
-  }
-  if (steps > 0) score.mean_loss /= static_cast<double>(steps);
-  return score;
-}
-
-double LeastLoss(std::span<const StepWindow> windows) {
-  double lost = 0;
-  for (const StepWindow& step : windows) {
-    const bool is_safe = step.lowest_scale() <= step.highest_scale || step.harm_below.empty();
-    lost += step.hopeless ? 1 : is_safe ? 0 : step.harm_below.front();
-  }
-  return windows.empty() ? 0 : lost / static_cast<double>(windows.size());
-}
-
-double FixedScale(const FormatAdvice& advice) {
-  if (advice.safest) return std::ldexp(1.0, advice.safest->exponent);
-  return std::ldexp(PowerBelow(UsualLimit(advice.windows)), -kHeadroom);
-}
-
-PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice) {
-  return Deriver(family, advice).Run();
 }
 
 namespace {
@@ -491,20 +483,6 @@ std::vector<CurrentPolicy> Compared(const std::optional<CurrentPolicy>& current)
   return compared;
 }
 
-// What to change in the parameters of the last policy compared, which is the current one.
-std::vector<ParameterChange> ChangesOf(const FormatTuning& tuning) {
-  const PolicyChoice& choice = tuning.choices.front();
-  const ComparedPolicy& current = tuning.comparisons.back();
-  std::vector<ParameterChange> changes;
-  if (current.policy != choice.policy->name) return changes;
-  for (const NamedValue& to : choice.scaler->parameters) {
-    const auto from = std::ranges::find(current.parameters, to.name, &NamedValue::name);
-    if (from == current.parameters.end() || from->value == to.value) continue;
-    changes.push_back({*from, to});
-  }
-  return changes;
-}
-
 // One replay, and where its score goes, and its tensors if they are wanted.
 struct Job {
   ReplayRun run;
@@ -536,16 +514,6 @@ ReplayRun StaticRunAt(const ReplayRun& prototype, double scale) {
   ReplayRun run = prototype;
   run.scaler = LossScaler::Make<StaticScale>({static_cast<float>(scale)});
   return run;
-}
-
-// Replays what was chosen, to replace the prediction.
-void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, std::vector<ReplayTensor>* tensors,
-               std::vector<Job>& jobs) {
-  ReplayRun run = prototype;
-  run.policy = choice.policy->name;
-  run.rules = choice.policy->rules;
-  run.scaler = choice.scaler->scaler;
-  jobs.push_back({std::move(run), &choice.score, tensors});
 }
 
 void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>& jobs) {
@@ -592,7 +560,16 @@ void RunAll(const StepSource& source, const ReplayOptions& options, const std::v
 
 // What follows from the replays of a format.
 void Conclude(const ReplayRun& prototype, bool compares_current, FormatTuning& tuning) {
-  if (compares_current) tuning.changes = ChangesOf(tuning);
+  // What to change in the parameters of the last policy compared, which is the current one.
+  const PolicyChoice& chosen = tuning.choices.front();
+  const ComparedPolicy& today = tuning.comparisons.back();
+  if (compares_current && today.policy == chosen.policy->name) {
+    for (const NamedValue& to : chosen.scaler->parameters) {
+      const auto from = std::ranges::find(today.parameters, to.name, &NamedValue::name);
+      if (from == today.parameters.end() || from->value == to.value) continue;
+      tuning.changes.push_back({*from, to});
+    }
+  }
   for (PolicyChoice& choice : tuning.choices) {
     choice.optimal = choice.score.mean_loss <= tuning.least_loss + kLossResolution;
   }
@@ -614,8 +591,13 @@ void ReplayEvidence(const StepSource& source, const ReplayOptions& options,
   for (size_t f = 0; f < tunings.size(); ++f) {
     FormatTuning& tuning = tunings[f];
     for (PolicyChoice& choice : tuning.choices) {
+      // To replace the prediction.
       const bool recommended = &choice == &tuning.choices.front();
-      AddChoice(choice, prototypes[f], recommended ? &tuning.replayed : nullptr, jobs);
+      ReplayRun run = prototypes[f];
+      run.policy = choice.policy->name;
+      run.rules = choice.policy->rules;
+      run.scaler = choice.scaler->scaler;
+      jobs.push_back({std::move(run), &choice.score, recommended ? &tuning.replayed : nullptr});
     }
     jobs.push_back({StaticRunAt(prototypes[f], tuning.fixed_scale), &tuning.fixed});
     tuning.comparisons.resize(compared.size());
@@ -656,27 +638,6 @@ ReplayRun PrototypeOf(const TuneRequest& request, const std::string& format) {
                          .scaler = LossScaler::Make<StaticScale>({1})};
   prototype.conversion.format = ParseFormat(format).format;
   return prototype;
-}
-
-FormatTuning TuneFormat(const TuneRequest& request, const FormatAdvice& advice) {
-  FormatTuning tuning;
-  static_cast<FormatAdvice&>(tuning) = advice;
-  for (const std::string& policy : PoliciesFor(request, advice.format)) {
-    tuning.choices.push_back(
-        Derive(FamilyOf(policy, advice.format, SettingsFor(request, policy)), advice));
-  }
-  tuning.fixed_scale = FixedScale(advice);
-  tuning.least_loss = LeastLoss(advice.windows);
-  return tuning;
-}
-
-void FindStride(const std::vector<StepWindow>& steps, TuneResult& result) {
-  std::vector<int64_t> distances;
-  for (size_t i = 1; i < steps.size(); ++i) distances.push_back(steps[i].step - steps[i - 1].step);
-  if (distances.empty()) return;
-  const auto [least, most] = std::ranges::minmax(distances);
-  result.least_stride = least;
-  result.most_stride = most;
 }
 
 }  // namespace
@@ -737,10 +698,22 @@ TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advi
   std::vector<ReplayRun> prototypes;
   for (const FormatAdvice& of_format : advice.formats) {
     prototypes.push_back(PrototypeOf(request, of_format.format));
-    result.formats.push_back(TuneFormat(request, of_format));
+    FormatTuning& tuning = result.formats.emplace_back();
+    static_cast<FormatAdvice&>(tuning) = of_format;
+    for (const std::string& policy : PoliciesFor(request, of_format.format)) {
+      const PolicyFamily family = FamilyOf(policy, of_format.format, SettingsFor(request, policy));
+      tuning.choices.push_back(Deriver(family, of_format).Run());
+    }
+    tuning.fixed_scale = FixedScale(of_format);
+    tuning.least_loss = LeastLoss(of_format.windows);
   }
   ReplayEvidence(source, options, prototypes, request.current, result.formats);
-  FindStride(result.formats.front().windows, result);
+  const std::vector<StepWindow>& steps = result.formats.front().windows;
+  for (size_t i = 1; i < steps.size(); ++i) {
+    const int64_t stride = steps[i].step - steps[i - 1].step;
+    result.least_stride = i == 1 ? stride : std::min(result.least_stride, stride);
+    result.most_stride = i == 1 ? stride : std::max(result.most_stride, stride);
+  }
   for (FormatTuning& tuning : result.formats) {
     tuning.reason = ReasonOf(tuning);
     NoteDoubts(result.formats, tuning);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/advice/tune_report.h"
+#include "sim/advice/tuning.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,6 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/tuning.h"
 #include "sim/base/quantity.h"
 #include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
@@ -30,18 +29,6 @@ std::string AdvisedText(const FormatTuning& tuning) {
   return fixed ? "a fixed loss scale is enough" : std::string(ScalingAdvised(tuning));
 }
 
-// A policy's parameters as KEY VALUE.
-std::string ParametersText(const std::vector<NamedValue>& parameters) {
-  std::string text;
-  for (const auto& [name, value] : parameters) {
-    const auto* scale = std::get_if<double>(&value);
-    text +=
-        (text.empty() ? "" : ", ") + name + " " +
-        ParameterText(name, scale ? ScaleNumber(*scale) : std::to_string(std::get<int64_t>(value)));
-  }
-  return text;
-}
-
 std::string Recommendation(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   std::string text =
@@ -54,12 +41,9 @@ std::string Recommendation(const FormatTuning& tuning) {
 // What to change in the policy that is used today.
 std::string Changes(const FormatTuning& tuning) {
   std::string text;
-  const auto value = [](const NamedValue& field) {
-    return ParameterText(field.name, JsonText(field.value));
-  };
   for (const ParameterChange& change : tuning.changes) {
     text += fmt::format("{} {} from {} to {}", text.empty() ? "" : ",", change.to.name,
-                        value(change.from), value(change.to));
+                        ParameterText(change.from), ParameterText(change.to));
   }
   const ComparedPolicy& current = tuning.comparisons.back();
   if (current.policy != tuning.choices.front().policy->name) {
@@ -239,12 +223,6 @@ std::string DeepSpeedText(const PolicyChoice& choice) {
       ScaleNumber(parameters.min));
 }
 
-// The scaler by keyword arguments, which its own class and Accelerate's share.
-std::string ScalerArguments(const ScaleParameters& parameters) {
-  return fmt::format("init_scale={}, growth_interval={}", Floating(parameters.init),
-                     parameters.interval);
-}
-
 // The autocast whose lists the verdict is about, on the device of the user's model.
 std::string AutocastText(std::string_view dtype, std::string_view comment) {
   return fmt::format(
@@ -256,7 +234,9 @@ std::string AutocastText(std::string_view dtype, std::string_view comment) {
 }
 
 std::string PythonText(ConfigTarget target, const ScaleParameters& parameters) {
-  const std::string arguments = ScalerArguments(parameters);
+  // By keyword, which the scaler's own class and Accelerate's share.
+  const std::string arguments = fmt::format("init_scale={}, growth_interval={}",
+                                            Floating(parameters.init), parameters.interval);
   switch (target) {
     case ConfigTarget::kTorch:
       return AutocastText("float16", "") + "scaler = torch.amp.GradScaler(device, " + arguments +
@@ -329,17 +309,6 @@ std::string Block(const FormatTuning& tuning, bool compares_current) {
   return "";
 }
 
-// Where the blocks of other stacks are, if there is any.
-std::string OtherBlocks(const TuneResult& result) {
-  const bool any = std::ranges::any_of(result.formats, Trains);
-  if (result.compares_current || !any) return "";
-  std::string names;
-  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  }
-  return "\nFor other stacks: --emit " + names + "\n";
-}
-
 // What follows from the distance of the recorded steps for the interval; empty without a gap.
 std::string StrideText(const TuneResult& result) {
   if (result.most_stride <= 1) return "";
@@ -393,7 +362,12 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
     for (const std::string& note : tuning.notes) text += "  note: " + note + "\n";
   }
   for (const FormatTuning& tuning : result.formats) text += Block(tuning, result.compares_current);
-  return text + OtherBlocks(result);
+  if (result.compares_current || std::ranges::none_of(result.formats, Trains)) return text;
+  std::string others;
+  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
+    others += (others.empty() ? "" : ", ") + std::string(name);
+  }
+  return text + "\nFor other stacks: --emit " + others + "\n";
 }
 
 namespace {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parameters of a policy that follow from the scale windows of the steps, and what a run of it
-// loses; include/dlsim/sim/tune.h has the tuning.
+// loses; and the result of `dlsim tune`, for a terminal and as JSON ("dlsim.tune/1", docs/tune.md).
+// include/dlsim/sim/tune.h has the tuning.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,7 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "dlsim/enum_names.h"
 #include "dlsim/sim/tune.h"
+#include "sim/base/rows.h"
 
 namespace dlsim::sim {
 
@@ -61,21 +65,6 @@ double LossOf(const ReplayStep& step, const Conversion& conversion);
 // Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.
 PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
 
-// Predicts the score of a scaler that learns nothing of a step but whether it was finite.
-PolicyScore Predict(LossScaler scaler, std::span<const StepWindow> windows);
-
-// The mean of what each step loses at the best power of two, by hindsight.
-double LeastLoss(std::span<const StepWindow> windows);
-
-// Returns the scale of the verdict, or the one that is safe at the most steps.
-double FixedScale(const FormatAdvice& advice);
-
-// Returns parameters that follow from the windows: all scales are powers of two within what the
-// policy accepts. The start is the scale of the verdict, or, where it needs none, the highest with
-// head-room; the rest the stack's defaults, as long as nothing else loses less; then the start of
-// the first step's window, other intervals, floors and ceilings.
-PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice);
-
 // The scales, powers of two or not, that serve every step that some scale makes finite.
 struct CommonScales {
   double low = 0;                       // a power of two
@@ -97,5 +86,58 @@ Headroom HeadroomOf(std::span<const StepWindow> windows);
 
 // Returns the verdict as what to do about the loss scale.
 std::string_view ScalingAdvised(const FormatAdvice& advice);
+
+// What is minimized, in one paragraph.
+inline constexpr const char* kTuneObjective =
+    "mean loss of the recorded steps, where a step loses 1 if it is skipped or not finite, 0 if "
+    "its loss scale is safe, else its harm, the mean over its tensors";
+
+// Which policies may be recommended.
+inline constexpr const char* kTuneEligibility =
+    "policies under which the original software would raise an error and end the training are not "
+    "recommended";
+
+// Returns the report but for verdict and trace: what is recommended and how to configure it, with
+// all the evidence if `details` are asked for; `top` tensors in each list.
+std::string FormatTuneReport(const TuneResult& result, size_t top, bool details);
+
+// The document, of what lives until it is told; `config`: empty without one.
+TellRows RowsOf(const TuneResult& result, const TellRows& trace = {}, const TellRows& verdict = {},
+                const TellRows& config = {});
+void AddTuneKeys(std::vector<KeyTable>& tables);
+
+// The stacks for which a recommendation is told as what to paste: a configuration, which
+// `dlsim replay --config` reads, or Python.
+enum class ConfigTarget : uint8_t {
+  kModelZoo,
+  kDeepSpeed,
+  kTorch,
+  kAccelerate,
+  kTrainer,
+  kLightning
+};
+
+constexpr auto EnumNames(ConfigTarget) {
+  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kModelZoo, "zoo"},
+                                                {ConfigTarget::kDeepSpeed, "deepspeed"},
+                                                {ConfigTarget::kTorch, "torch"},
+                                                {ConfigTarget::kAccelerate, "accelerate"},
+                                                {ConfigTarget::kTrainer, "trainer"},
+                                                {ConfigTarget::kLightning, "lightning"}});
+}
+
+// What people call them, too.
+constexpr auto EnumAliases(ConfigTarget) {
+  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kTorch, "pytorch"},
+                                                {ConfigTarget::kTrainer, "hf"},
+                                                {ConfigTarget::kTrainer, "huggingface"}});
+}
+
+// Returns the policy whose rule the stack follows.
+std::string_view PolicyOf(ConfigTarget target);
+
+// Returns the block for a format, or nothing if the stack has no such type or the tuning has no
+// choice for its policy.
+std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning);
 
 }  // namespace dlsim::sim

@@ -1,23 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss scales that are safe for each step: powers of two at which every gradient stays finite
-// and harm stays below a threshold. With them what each gradient loses at the scale that is safe at
-// most steps, and whether the forward pass fits.
+// What the steps say of a format. The loss scales that are safe for each: powers of two at which
+// every gradient stays finite and harm stays below a threshold; with them what each gradient loses
+// at the scale that is safe at most steps. And whether forward tensors fit, by what is gathered
+// step by step and by what the recorder has found by running steps again in formats.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "dlsim/codec.h"
 #include "dlsim/format.h"
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/step.h"
-#include "sim/advice/forward_tally.h"
+#include "sim/base/named_list.h"
 #include "sim/replay/harm.h"
 
 namespace dlsim::sim {
+
+// Returns how many binades lie between a magnitude and the largest finite value of the format:
+// negative if the magnitude overflows, not negative if it fits, infinite for 0.
+double ForwardHeadroom(const Conversion& conversion, float absmax);
+
+// Forward tensors of a step: those that autocast keeps in float32, and those that may vanish.
+struct ListedTensors {
+  std::set<std::string> float32, slight;
+};
+
+// Returns those of a step; `inputs` are of its gradients, see Step::Inputs.
+ListedTensors ListedIn(const Step& step, std::span<const TensorStats> inputs);
+
+// The forward tensors of one conversion.
+class ForwardTally {
+ public:
+  ForwardTally(const Conversion& conversion, Recipe recipe);
+
+  // Takes over a step, its forward tensors at scale 1.
+  void Add(const Step& step, const ListedTensors& listed);
+
+  // Returns what is to be said of Role::kAct or of Role::kValue.
+  ForwardVerdict VerdictOn(Role role) const;
+
+ private:
+  struct OfRole {
+    NamedList<ForwardTensor> tensors;
+    std::set<std::string> kept_in_float32;
+    size_t steps = 0;
+  };
+
+  void CountLargest(const Step& step, size_t place, const TensorStats& total,
+                    ForwardTensor& tensor) const;
+
+  Conversion conversion_;
+  Recipe recipe_;
+  float largest_that_fits_;
+  OfRole outputs_, values_;
+};
+
+// Returns what the text under kShadowKey (docs/traces.md) says of a format; nothing from an empty
+// text, of a format that was not run, and of other conversions than autocast's: rounding to nearest
+// with subnormals and infinity. Throws InputError for a damaged text.
+std::optional<Shadow> ShadowIn(std::string_view text, const std::string& format,
+                               const Conversion& conversion);
+
+// Returns why the recorder could run no step, if the text says that.
+std::string WhyNotRun(std::string_view text);
 
 // The binades that a recommended scale leaves below overflow.
 inline constexpr int kHeadroom = 2;
@@ -36,9 +88,6 @@ class SafeStepCounts {
 
  private:
   using Counts = std::array<size_t, kHighestWindowExponent - kLowestWindowExponent + 1>;
-
-  size_t SafeAt(int exponent) const;
-  SafeScales Around(int exponent) const;
 
   Counts safe_ = {}, with_room_ = {};
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/app/command_main.h"
+// The dlsim command as a process: standard streams, signals, exit codes.
+#include "sim/app/commands.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -15,15 +16,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <initializer_list>
 #include <new>
 #include <string>
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "sim/app/commands.h"
 #include "sim/base/caller.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 #include "src/base/file.h"
 
 namespace dlsim::sim {
@@ -49,39 +48,29 @@ void PrintOnError(const std::string& text) {
 // standard error. Progress is one line, redrawn on a terminal.
 class StandardCaller final : public Caller {
  public:
-  StandardCaller();
-  void Write(std::string_view bytes) override;
-  void Say(std::string_view line) override;
-  void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override;
-  void EndProgress() override;
+  StandardCaller() {
+    input = STDIN_FILENO;
+    winsize size{};
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+    const char* const term = std::getenv("TERM");
+    const bool is_dumb = term != nullptr && std::string_view(term) == "dumb";
+    replaces_progress = isatty(STDERR_FILENO) != 0 && !is_dumb;
+  }
+  void Write(std::string_view bytes) override {
+    if (WriteBytes(STDOUT_FILENO, bytes)) return;
+    throw InputError("standard output",
+                     std::string("cannot be written (") + std::strerror(errno) + ")");
+  }
+  void Say(std::string_view line) override {
+    PrintOnError(command + ": " + std::string(line) + "\n");
+  }
+  void ShowProgress(uint64_t, uint64_t, const std::string& line) override {
+    PrintOnError(replaces_progress ? kEraseLine + line : line + "\n");
+  }
+  void EndProgress() override {
+    if (replaces_progress) PrintOnError(kEraseLine);
+  }
 };
-
-StandardCaller::StandardCaller() {
-  input = STDIN_FILENO;
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
-  const char* const term = std::getenv("TERM");
-  const bool is_dumb = term != nullptr && std::string_view(term) == "dumb";
-  replaces_progress = isatty(STDERR_FILENO) != 0 && !is_dumb;
-}
-
-void StandardCaller::Write(std::string_view bytes) {
-  if (WriteBytes(STDOUT_FILENO, bytes)) return;
-  throw InputError("standard output",
-                   std::string("cannot be written (") + std::strerror(errno) + ")");
-}
-
-void StandardCaller::Say(std::string_view line) {
-  PrintOnError(command + ": " + std::string(line) + "\n");
-}
-
-void StandardCaller::ShowProgress(uint64_t, uint64_t, const std::string& line) {
-  PrintOnError(replaces_progress ? kEraseLine + line : line + "\n");
-}
-
-void StandardCaller::EndProgress() {
-  if (replaces_progress) PrintOnError(kEraseLine);
-}
 
 // Signals that do not end a process by default, that cannot be handled, or that are ignored below.
 // All others end it.

@@ -64,6 +64,10 @@ int CallCommand(std::string_view name, std::span<const std::string> arguments,
 // Runs the command of a command line, whose first word is the program's, in the same way.
 int RunCommand(int argc, char** argv);
 
+// What main does. It installs handlers, and ends the process where memory runs out: for a process
+// of its own. In command_main.cc.
+int CommandMain(int argc, char** argv);
+
 // Carries out work and returns its exit code; says why it failed, in one line.
 int RunGuarded(const std::function<int()>& work);
 

@@ -11,19 +11,13 @@
 #include <vector>
 
 #include "sim/app/commands.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 
 namespace dlsim::sim {
 namespace {
 
 std::string Join(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
-}
-
-std::string CommandNames(std::span<const Command> commands) {
-  std::vector<std::string> names;
-  for (const Command& command : commands) names.push_back(command.name);
-  return Join(names);
 }
 
 // The options of a command that its help shows, --help first.
@@ -70,15 +64,6 @@ std::string ShellQuoted(std::string_view text) {
   return quoted + "'";
 }
 
-std::string FishOption(const OptionRow& option, const std::string& chosen) {
-  std::string line = "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + option.long_name();
-  if (TakesValue(option)) {
-    line += option.names.empty() ? " -r" : " -x -a " + ShellQuoted(Join(option.names));
-  }
-  if (!option.help.empty()) line += " -d " + ShellQuoted(option.help);
-  return line + "\n";
-}
-
 // The cases of a bash script: what is offered, and for which patterns.
 using Cases = std::map<std::string, std::vector<std::string>>;
 
@@ -88,28 +73,6 @@ std::string BashCases(const Cases& cases) {
     text += fmt::format("    {}) words={} ;;\n", fmt::join(patterns, "|"), ShellQuoted(words));
   }
   return text;
-}
-
-// `values` by "COMMAND --OPTION", `options` by "COMMAND", `words` by "COMMAND POSITION".
-struct BashWords {
-  Cases values, options, words;
-};
-
-void AddBashCommand(const Command& command, BashWords& all) {
-  std::string options;
-  for (const OptionRow& option : OptionsOf(command)) {
-    options += (options.empty() ? "--" : " --") + option.long_name();
-    if (!option.names.empty()) {
-      all.values[Join(option.names)].push_back(
-          ShellQuoted(command.name + " --" + option.long_name()));
-    }
-  }
-  all.options[options].push_back(ShellQuoted(command.name));
-  const Words arguments = ArgumentsOf(command);
-  if (!arguments.words.empty()) {
-    all.words[arguments.words].push_back(ShellQuoted(command.name) +
-                                         (arguments.everywhere ? "\\ *" : "\\ 2"));
-  }
 }
 
 std::string ZshOption(const OptionRow& option) {
@@ -124,8 +87,22 @@ std::string ZshOption(const OptionRow& option) {
 }
 
 std::string BashCompletion(std::span<const Command> commands) {
-  BashWords all;
-  for (const Command& command : commands) AddBashCommand(command, all);
+  Cases values, options, words;  // by "COMMAND --OPTION", "COMMAND" and "COMMAND POSITION"
+  std::string names;
+  for (const Command& command : commands) {
+    names += command.name + " ";
+    std::string all;
+    for (const OptionRow& option : OptionsOf(command)) {
+      all += (all.empty() ? "--" : " --") + option.long_name();
+      if (option.names.empty()) continue;
+      values[Join(option.names)].push_back(ShellQuoted(command.name + " --" + option.long_name()));
+    }
+    options[all].push_back(ShellQuoted(command.name));
+    const Words arguments = ArgumentsOf(command);
+    if (arguments.words.empty()) continue;
+    words[arguments.words].push_back(ShellQuoted(command.name) +
+                                     (arguments.everywhere ? "\\ *" : "\\ 2"));
+  }
   // Bash takes '=' as a word of its own: --policy=torch.
   return "# bash completion of dlsim\n_dlsim() {\n"
          "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
@@ -133,10 +110,10 @@ std::string BashCompletion(std::span<const Command> commands) {
          "  if [[ $cur == = ]]; then cur=\n"
          "  elif [[ $prev == = ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
          "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=" +
-         ShellQuoted(CommandNames(commands) + " --help --version") +
-         "\n  else case \"$command $prev\" in\n" + BashCases(all.values) +
-         "    *) if [[ $cur == -* ]]; then case $command in\n" + BashCases(all.options) +
-         "    esac; else case \"$command $COMP_CWORD\" in\n" + BashCases(all.words) +
+         ShellQuoted(names + "--help --version") + "\n  else case \"$command $prev\" in\n" +
+         BashCases(values) + "    *) if [[ $cur == -* ]]; then case $command in\n" +
+         BashCases(options) + "    esac; else case \"$command $COMP_CWORD\" in\n" +
+         BashCases(words) +
          "    esac; fi ;;\n  esac; fi\n"
          "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
          "  if [[ ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2> /dev/null; fi\n}\n"
@@ -171,7 +148,14 @@ std::string FishCompletion(std::span<const Command> commands) {
     script += fmt::format("complete -c dlsim -f -n __fish_use_subcommand -a {} -d {}\n",
                           command.name, ShellQuoted(command.description));
     const std::string chosen = "__fish_seen_subcommand_from " + command.name;
-    for (const OptionRow& option : OptionsOf(command)) script += FishOption(option, chosen);
+    for (const OptionRow& option : OptionsOf(command)) {
+      script += "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + option.long_name();
+      if (TakesValue(option)) {
+        script += option.names.empty() ? " -r" : " -x -a " + ShellQuoted(Join(option.names));
+      }
+      if (!option.help.empty()) script += " -d " + ShellQuoted(option.help);
+      script += "\n";
+    }
     const std::string words = ArgumentsOf(command).words;
     if (words.empty()) continue;
     script +=

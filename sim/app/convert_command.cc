@@ -16,11 +16,10 @@
 
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
-#include "dlsim/measure.h"
 #include "dlsim/trace.h"
 #include "sim/app/commands.h"
 #include "sim/app/shared_options.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 #include "src/base/file.h"
 #include "src/device/compute_device.h"
 #include "src/measure/step_blocks.h"
@@ -115,29 +114,27 @@ struct ConvertCommandOptions {
   uint64_t seed = 0;
   DeviceChoice device;
 
-  void Visit(OptionRows& option);
-};
-
-void ConvertCommandOptions::Visit(OptionRows& option) {
-  const char* const direction = "Direction";
-  option("--to", to, "FORMAT", "Encode floats to this format", FormatNames()).one_of = direction;
-  option("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames()).one_of =
-      direction;
-  VisitConversion(option, conversion, seed);
-  option("--scale", scale, "S",
-         "Multiply by S in float32 before encoding, or by its reciprocal after decoding (default "
-         "1)");
-  VisitNpyVoid(option, npy_void);
-  for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
-    option.Named(name).excludes = "--from";
+  void Visit(OptionRows& option) {
+    const char* const direction = "Direction";
+    option("--to", to, "FORMAT", "Encode floats to this format", FormatNames()).one_of = direction;
+    option("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames())
+        .one_of = direction;
+    VisitConversion(option, conversion, seed);
+    option("--scale", scale, "S",
+           "Multiply by S in float32 before encoding, or by its reciprocal after decoding (default "
+           "1)");
+    VisitNpyVoid(option, npy_void);
+    for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
+      option.Named(name).excludes = "--from";
+    }
+    VisitDevice(option, device);
+    option.Threads();
+    option.Argument("IN", input, "Input .npy file: f2, f4 or f8 values, or uint16 or uint32 codes")
+        .required = true;
+    OptionRow& out = option.Argument("OUT", output, "Output .npy file; - is standard output");
+    out.required = out.is_output = true;
   }
-  VisitDevice(option, device);
-  option.Threads();
-  option.Argument("IN", input, "Input .npy file: f2, f4 or f8 values, or uint16 or uint32 codes")
-      .required = true;
-  OptionRow& out = option.Argument("OUT", output, "Output .npy file; - is standard output");
-  out.required = out.is_output = true;
-}
+};
 
 // Encodes floats (f2, f4, f8, or V2 as the option says; rounded to float32 first), scaled, to
 // uint16, or to uint32 for formats of more than 16 bits; or decodes such codes to float32 and

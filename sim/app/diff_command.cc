@@ -7,9 +7,9 @@
 #include "sim/app/commands.h"
 #include "sim/app/expectations.h"
 #include "sim/app/shared_options.h"
-#include "sim/base/number.h"
-#include "sim/base/output_file.h"
-#include "sim/base/progress.h"
+#include "sim/base/caller.h"
+#include "sim/base/files.h"
+#include "sim/base/parse.h"
 #include "sim/base/table.h"
 #include "sim/diff/diff.h"
 
@@ -62,16 +62,6 @@ inline void Rows(const DiffOptions& of, RowSink& row) {
   row("tensors", of.trace.tensors, "the pattern of those that are read");
 }
 
-void RequireCommonTensors(const Diff& diff, const std::string& pattern) {
-  if (!diff.tensors.items().empty()) return;
-  const std::string place = Printable(diff.b.path);
-  if (diff.unmatched.items().empty()) throw InputError(place, NoTensorMatches(pattern));
-  const UnmatchedTensor& first = diff.unmatched.items().front().first;
-  throw Error(ErrorKind::kIncomparable, place, "no tensor in common",
-              "those of " + Printable(diff.a.path),
-              Quoted(first.name) + " " + std::string(NameOf(first.why)));
-}
-
 int RunDiff(const DiffOptions& options) {
   RequireFigures(options.expectations, FiguresOf(Diff()));
   Diff diff = OpenDiff(options.a, options.b, options.trace, options.alignment);
@@ -87,7 +77,16 @@ int RunDiff(const DiffOptions& options) {
       progress.Update(pair + 1);
     });
   }
-  RequireCommonTensors(diff, options.trace.tensors);
+  if (diff.tensors.items().empty()) {
+    const std::string place = Printable(diff.b.path);
+    if (diff.unmatched.items().empty()) {
+      throw InputError(place, NoTensorMatches(options.trace.tensors));
+    }
+    const UnmatchedTensor& first = diff.unmatched.items().front().first;
+    throw Error(ErrorKind::kIncomparable, place, "no tensor in common",
+                "those of " + Printable(diff.a.path),
+                Quoted(first.name) + " " + std::string(NameOf(first.why)));
+  }
   const std::vector<ExpectationOutcome> outcomes =
       CheckExpectations(options.expectations, FiguresOf(diff));
   if (files.json) {

@@ -11,8 +11,8 @@
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
-#include "sim/base/suggest.h"
-#include "sim/replay/replay_results.h"
+#include "sim/base/parse.h"
+#include "sim/replay/results.h"
 #include "sim/scaled/scaled.h"
 
 namespace dlsim::sim {
@@ -65,15 +65,6 @@ bool IsAbout(const Expectation& expectation, const std::string& run) {
   return expectation.subject.empty() || fnmatch(expectation.subject.c_str(), run.c_str(), 0) == 0;
 }
 
-// Throws UsageError with this problem for a subject that names none of the runs.
-void RequireSubject(const Expectation& expectation, const std::vector<std::string>& runs,
-                    const std::string& problem) {
-  if (std::ranges::any_of(runs, [&](const auto& run) { return IsAbout(expectation, run); })) return;
-  const std::vector<std::string_view> known(runs.begin(), runs.end());
-  throw UsageError(kExpectOption, WithSuggestion(problem, expectation.subject, known), OneOf(known),
-                   Quoted(expectation.subject));
-}
-
 std::string RunName(const SimulationRun& run) {
   return (run.config.empty() ? "" : run.config + "/") + run.format + "/" + run.policy;
 }
@@ -116,23 +107,23 @@ bool Has(std::span<const Figure> figures, const std::string& name) {
   return std::ranges::count(figures, name, &Figure::name) > 0;
 }
 
-std::vector<std::string> NamesOf(std::span<const SimulationRun> runs,
-                                 std::span<const NamedScaledFormat> scaled) {
-  std::vector<std::string> names;
-  for (const SimulationRun& run : runs) {
-    if (!run.resume) names.push_back(RunName(run));
-  }
-  for (const NamedScaledFormat& format : scaled) names.push_back(format.name);
-  return names;
-}
-
 }  // namespace
 
 void RequireRunFigures(std::span<const Expectation> expectations,
                        std::span<const SimulationRun> runs,
                        std::span<const NamedScaledFormat> scaled) {
+  std::vector<std::string> names;
+  for (const SimulationRun& run : runs) {
+    if (!run.resume) names.push_back(RunName(run));
+  }
+  for (const NamedScaledFormat& format : scaled) names.push_back(format.name);
+  const std::vector<std::string_view> known(names.begin(), names.end());
   for (const Expectation& expectation : expectations) {
-    RequireSubject(expectation, NamesOf(runs, scaled), "no such run");
+    const auto is_subject = [&](const std::string& name) { return IsAbout(expectation, name); };
+    if (std::ranges::none_of(names, is_subject)) {
+      throw UsageError(kExpectOption, WithSuggestion("no such run", expectation.subject, known),
+                       OneOf(known), Quoted(expectation.subject));
+    }
     // Before the runs begin, their figures have no values yet.
     std::vector<Figure> figures;
     const auto run = std::ranges::find_if(runs, [&](const SimulationRun& of) {

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "dlsim/format.h"
 #include "dlsim/scaled_format.h"
 #include "sim/app/commands.h"
-#include "sim/base/number.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 #include "sim/base/rows.h"
 #include "sim/base/table.h"
 
@@ -53,17 +51,6 @@ std::vector<Listed> ListFormats(const std::vector<std::string>& names) {
     chosen.push_back(wanted);
   }
   return chosen;
-}
-
-std::vector<NamedScaledFormat> ListScaledFormats(const std::vector<std::string>& names) {
-  std::vector<NamedScaledFormat> listed;
-  if (names.empty()) {
-    for (const ScaledFormat& row : kScaledFormats) listed.push_back({std::string(row.name), row});
-  }
-  for (const std::string& text : names) {
-    if (NamesScaledFormat(text)) listed.push_back(ParseScaledFormat(text));
-  }
-  return listed;
 }
 
 std::string Code(const Format& f, uint32_t code) {
@@ -166,7 +153,13 @@ void FormatsRows(std::span<const Listed> formats, std::span<const NamedScaledFor
 
 int RunFormats(const FormatsOptions& options) {
   const std::vector<Listed> formats = ListFormats(options.names);
-  const std::vector<NamedScaledFormat> scaled = ListScaledFormats(options.names);
+  std::vector<NamedScaledFormat> scaled;
+  if (options.names.empty()) {
+    for (const ScaledFormat& row : kScaledFormats) scaled.push_back({std::string(row.name), row});
+  }
+  for (const std::string& text : options.names) {
+    if (NamesScaledFormat(text)) scaled.push_back(ParseScaledFormat(text));
+  }
   if (options.json) {
     OutputFile out("-");
     const bool taken = WriteJson([&](RowSink& row) { FormatsRows(formats, scaled, row); }, out);

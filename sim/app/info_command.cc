@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -18,11 +17,10 @@
 #include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 #include "sim/app/commands.h"
-#include "sim/app/gradient_input.h"
 #include "sim/app/shared_options.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 #include "sim/base/rows.h"
-#include "sim/base/source_text.h"
+#include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
 #include "sim/replay/step_sources.h"
 #include "src/trace/tensor_rules.h"

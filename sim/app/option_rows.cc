@@ -10,7 +10,7 @@
 #include "dlsim/format.h"
 #include "dlsim/scaled_format.h"
 #include "dlsim/sim/policies.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 #include "src/base/threads.h"
 
 namespace dlsim::sim {

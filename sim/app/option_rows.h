@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
-#include "sim/base/suggest.h"
+#include "sim/base/parse.h"
 
 namespace dlsim::sim {
 

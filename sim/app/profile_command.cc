@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -19,12 +18,11 @@
 #include "sim/app/commands.h"
 #include "sim/app/shared_options.h"
 #include "sim/base/caller.h"
-#include "sim/base/number.h"
-#include "sim/base/output_file.h"
-#include "sim/base/progress.h"
+#include "sim/base/files.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
 #include "sim/base/rows.h"
-#include "sim/base/source_text.h"
+#include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
 #include "sim/replay/step_sources.h"
 
@@ -63,14 +61,6 @@ std::vector<NamedScaledFormat> ScaledFormatsOf(const std::vector<std::string>& n
 
 namespace {
 
-std::string FormatSteps(const ProfileReader& profile) {
-  const size_t count = profile.step_count();
-  if (count == 0) return "no steps";
-  if (count == 1) return fmt::format("1 step ({})", profile.step_number(0));
-  return fmt::format("{} steps ({} to {})", count, profile.step_number(0),
-                     profile.step_number(count - 1));
-}
-
 // Size of the files that the steps were made from.
 uint64_t RecordedBytes(const ProfileReader& profile) {
   uint64_t bytes = 0;
@@ -82,6 +72,12 @@ uint64_t RecordedBytes(const ProfileReader& profile) {
 
 // One line: steps, sizes, and what the profile answers.
 std::string FormatSummary(const ProfileReader& profile) {
+  const size_t count = profile.step_count();
+  const std::string steps = count == 0 ? "no steps"
+                            : count == 1
+                                ? fmt::format("1 step ({})", profile.step_number(0))
+                                : fmt::format("{} steps ({} to {})", count, profile.step_number(0),
+                                              profile.step_number(count - 1));
   const uint64_t trace = RecordedBytes(profile), own = profile.file_bytes();
   const std::string ratio =
       trace == 0 ? ""
@@ -92,9 +88,8 @@ std::string FormatSummary(const ProfileReader& profile) {
     also += fmt::format(", loss scales of {} * 2^k", mantissa);
   }
   for (const NamedScaledFormat& format : profile.settings().scaled) also += ", " + format.name;
-  return fmt::format("{}: {}, {}{}{}{}\n", Printable(profile.folder()), FormatSteps(profile),
-                     Bytes(own), ratio, also.empty() ? "" : "; also for",
-                     also.substr(also.empty() ? 0 : 1));
+  return fmt::format("{}: {}, {}{}{}{}\n", Printable(profile.folder()), steps, Bytes(own), ratio,
+                     also.empty() ? "" : "; also for", also.substr(also.empty() ? 0 : 1));
 }
 
 // What is said of a profile.
@@ -120,31 +115,9 @@ inline void Rows(const ProfileRecord& of, RowSink& row) {
   ProfileNames(of.settings, row);
 }
 
-// The same for programs.
-void WriteSummary(const ProfileReader& profile, OutputFile& out) {
-  ProfileRecord record = {
-      profile.folder(), {}, RecordedBytes(profile), profile.file_bytes(), profile.settings()};
-  for (size_t i = 0; i < profile.step_count(); ++i) record.steps.push_back(profile.step_number(i));
-  WriteJson(record, out);
-}
-
 // Numbers of steps, both included.
 struct StepRange {
   int64_t first = 0, last = std::numeric_limits<int64_t>::max();
-};
-
-struct ProfileCommandOptions {
-  TraceArguments trace;
-  std::string output;
-  std::vector<std::string> scaled, scales;
-  StepRange steps;
-  std::optional<std::string> json;
-  uint64_t accumulate_steps = 1;
-  StepOptions step;
-  DeviceChoice device;
-  bool restart = false, quiet = false;
-
-  void Visit(OptionRows& option);
 };
 
 // Reads "A:B", of which either may be left out.
@@ -162,27 +135,48 @@ StepRange ParseSteps(const std::string& text) {
   return range;
 }
 
-ProfileSettings SettingsOf(const ProfileCommandOptions& options, const TraceReader& trace) {
-  ProfileSettings settings;
-  settings.scaled = ScaledFormatsOf(options.scaled, "--scaled-format");
-  settings.mantissas = MantissasOf(options.scales, "--scale");
-  settings.tensors = options.trace.options.tensors;
-  settings.accumulation = options.step.accumulation;
-  settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
-  settings.description = trace.description();
-  return settings;
-}
+struct ProfileCommandOptions {
+  TraceArguments trace;
+  std::string output;
+  std::vector<std::string> scaled, scales;
+  StepRange steps;
+  ResultPaths results;
+  uint64_t accumulate_steps = 1;
+  StepOptions step;
+  DeviceChoice device;
+  bool restart = false;
 
-void CheckOptions(const ProfileCommandOptions& options) {
-  if (options.output == "-") {
-    throw UsageError("-o", "cannot write a profile to standard output", "a folder",
-                     Quoted(options.output));
+  void Visit(OptionRows& option) {
+    trace.Visit(option, TraceInput::kTrace);
+    option.Read(
+        "--steps", [this](const std::string& text) { steps = ParseSteps(text); }, "A:B",
+        "Only the steps with numbers from A to B, both included; either may be left out");
+    option.Group("What the profile answers");
+    option(
+        "--scaled-format", scaled, "F",
+        "Also what each tensor loses in a format with scales of its own, such as mxfp8; repeatable",
+        ScaledFormatNames());
+    option(
+        "--scale", scales, "S",
+        "Also loss scales of S times a power of two, such as 2e15; repeatable. Powers of two need "
+        "no option");
+    option.Group(kEmulationGroup);
+    option("--accumulate", step.accumulation, "RULE", kAccumulateHelp);
+    option("--grad-accum-steps", accumulate_steps,
+           "Average N recorded steps into one optimizer step");
+    VisitDevice(option, device);
+    option.Threads();
+    option.Memory(step.memory_bytes);
+    option.Group(kOutputGroup);
+    OptionRow& folder =
+        option("-o,--output", output, "FOLDER",
+               "The profile to write, or to continue: steps that are there are skipped");
+    folder.required = folder.is_output = true;
+    option("--restart", restart, "Remove the steps of a profile that is there, and start over");
+    option.Output("--json", results.json, "Write what the profile holds as JSON");
+    option("--quiet", results.quiet, "No summary, notes or progress; errors only");
   }
-  for (const std::string& path : options.trace.paths) {
-    if (!ProfileReader::IsProfile(path)) continue;
-    throw InputError(Printable(path), "is a profile already", "a trace");
-  }
-}
+};
 
 // An effective step of the trace.
 struct RecordedStep {
@@ -269,16 +263,28 @@ void LeaveOutFinished(const ProfileWriter& writer, bool quiet, std::vector<Recor
 }
 
 int RunProfile(const ProfileCommandOptions& options) {
-  CheckOptions(options);
+  if (options.output == "-") {
+    throw UsageError("-o", "cannot write a profile to standard output", "a folder",
+                     Quoted(options.output));
+  }
+  for (const std::string& path : options.trace.paths) {
+    if (!ProfileReader::IsProfile(path)) continue;
+    throw InputError(Printable(path), "is a profile already", "a trace");
+  }
   const TraceReader trace = OpenTrace(options.trace);
   const std::unique_ptr<ComputeDevice> device = OpenDevice(options.device, trace.file_bytes());
-  const ProfileSettings settings = SettingsOf(options, trace);
+  ProfileSettings settings;
+  settings.scaled = ScaledFormatsOf(options.scaled, "--scaled-format");
+  settings.mantissas = MantissasOf(options.scales, "--scale");
+  settings.tensors = options.trace.options.tensors;
+  settings.accumulation = options.step.accumulation;
+  settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
+  settings.description = trace.description();
   const StepSource source = TraceSteps(trace, settings.accumulate_steps);
-  const std::unique_ptr<OutputFile> json =
-      options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
+  ResultFiles files(options.results);
   std::vector<RecordedStep> steps =
       StepsOf(trace, source, settings.accumulate_steps, options.steps);
-  if (!options.quiet) {
+  if (!options.results.quiet) {
     for (const std::string& text : trace.notes()) CurrentCaller().Say("note: " + text);
     NoteDevice(device.get());
     if (steps.empty()) CurrentCaller().Say("note: no step has a number of --steps");
@@ -286,57 +292,32 @@ int RunProfile(const ProfileCommandOptions& options) {
   using Existing = ProfileWriter::Existing;
   const ProfileWriter writer(options.output, settings,
                              options.restart ? Existing::kReplace : Existing::kContinue);
-  LeaveOutFinished(writer, options.quiet, steps);
+  LeaveOutFinished(writer, options.results.quiet, steps);
   StepOptions step_options = options.step;
   step_options.mantissas = settings.mantissas;
   step_options.scaled = settings.scaled;
   step_options.device = device.get();
   {
     Progress progress("profile", BytesOfSteps(source, steps.size()),
-                      options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
+                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
     ForEachStep(Writing(source, steps, writer), step_options, [&](size_t i, Step&) {
       progress.Update(BytesOfSteps(source, i + 1));
       return true;
     });
   }
-  if (options.quiet && json == nullptr) return 0;
+  if (options.results.quiet && !files.json) return 0;
   const ProfileReader profile = ProfileReader::Open(options.output);
-  if (json != nullptr) {
-    WriteSummary(profile, *json);
-    json->Commit();
+  if (files.json) {
+    ProfileRecord record = {
+        profile.folder(), {}, RecordedBytes(profile), profile.file_bytes(), profile.settings()};
+    for (size_t i = 0; i < profile.step_count(); ++i) {
+      record.steps.push_back(profile.step_number(i));
+    }
+    WriteJson(record, *files.json);
   }
-  if (!options.quiet && options.json != "-") WriteReport(FormatSummary(profile));
+  files.Commit();
+  if (options.results.wants_report()) WriteReport(FormatSummary(profile));
   return 0;
-}
-
-void ProfileCommandOptions::Visit(OptionRows& option) {
-  trace.Visit(option, TraceInput::kTrace);
-  option.Read(
-      "--steps", [this](const std::string& text) { steps = ParseSteps(text); }, "A:B",
-      "Only the steps with numbers from A to B, both included; either may be left out");
-  option.Group("What the profile answers");
-  option(
-      "--scaled-format", scaled, "F",
-      "Also what each tensor loses in a format with scales of its own, such as mxfp8; repeatable",
-      ScaledFormatNames());
-  option("--scale", scales, "S",
-         "Also loss scales of S times a power of two, such as 2e15; repeatable. Powers of two need "
-         "no option");
-  option.Group(kEmulationGroup);
-  option("--accumulate", step.accumulation, "RULE", kAccumulateHelp);
-  option("--grad-accum-steps", accumulate_steps,
-         "Average N recorded steps into one optimizer step");
-  VisitDevice(option, device);
-  option.Threads();
-  option.Memory(step.memory_bytes);
-  option.Group(kOutputGroup);
-  OptionRow& folder =
-      option("-o,--output", output, "FOLDER",
-             "The profile to write, or to continue: steps that are there are skipped");
-  folder.required = folder.is_output = true;
-  option("--restart", restart, "Remove the steps of a profile that is there, and start over");
-  option.Output("--json", json, "Write what the profile holds as JSON");
-  option("--quiet", quiet, "No summary, notes or progress; errors only");
 }
 
 }  // namespace

@@ -15,19 +15,15 @@
 #include "sim/advice/windows.h"
 #include "sim/app/commands.h"
 #include "sim/app/expectations.h"
-#include "sim/app/gradient_input.h"
 #include "sim/app/shared_options.h"
 #include "sim/app/training_config.h"
 #include "sim/base/caller.h"
-#include "sim/base/number.h"
-#include "sim/base/output_file.h"
-#include "sim/base/progress.h"
-#include "sim/base/source_text.h"
+#include "sim/base/files.h"
+#include "sim/base/parse.h"
+#include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
-#include "sim/replay/replay_results.h"
-#include "sim/replay/report.h"
+#include "sim/replay/results.h"
 #include "sim/replay/simulation.h"
-#include "sim/replay/summaries.h"
 #include "sim/scaled/scaled.h"
 
 namespace dlsim::sim {
@@ -43,15 +39,56 @@ struct ReplayCommandOptions {
   SimulationRequest request;
   ReplayOptions replay;
   ResultPaths results;
-  std::optional<std::string> summaries;  // a file
-  std::string heat_map;                  // bins; empty: none
+  std::string heat_map;  // bins; empty: none
   ReportOptions report;
   std::vector<Expectation> expectations;
   bool by_layer = false;
   std::vector<std::string> float32;
   DeviceChoice device;
 
-  void Visit(OptionRows& option);
+  void Visit(OptionRows& option) {
+    trace.Visit(option);
+    config.Visit(option, ConfigFiles::kSeveral);
+    option("--format", request.formats, "F",
+           "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats",
+           FormatNamesAndScaled());
+    option("--policy", request.policies, "NAME",
+           "Loss-scaling policy, repeatable, or all; see dlsim scaler --list (default: torch for "
+           "fp16, cerebras for cb16 and for dumps of Cerebras, none for bf16)",
+           PolicyNamesAndAll());
+    option("--set", request.settings, "KEY=VALUE",
+           "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
+           "policy only",
+           ParameterNames());
+    VisitConversion(option, request.conversion, replay.step.seed);
+    VisitRecipe(option, recipe);
+    VisitFloat32(option, float32);
+    VisitRules(option, request.finite_test, accumulation, replay);
+    VisitTraining(option, request, replay, accumulation.steps);
+    VisitDevice(option, device);
+    option.Threads();
+    option.Memory(replay.step.memory_bytes);
+    option.Group(kOutputGroup);
+    option.Output("--json", results.json, "Write the full result as JSON");
+    option.Output("--csv", results.csv, "Write one row per step, micro-step and tensor");
+    option.Output(
+        "--summaries", results.summaries,
+        "Write sparsity, denormals, norm and histogram of each recorded tensor as JSON, as "
+        "Cerebras' trainer logs them");
+    VisitExpect(option, expectations, "skipped_steps<=3");
+    OptionRow& map =
+        option("--heat-map", heat_map, "BINS",
+               "Add to the JSON what each tensor loses over time, in at most 200 bins of steps; "
+               "--heat-map=BINS for another number");
+    map.takes = Takes::kMaybeOne;
+    map.value_if_none = "200";
+    option("--top", report.top, "Number of tensors in each list of the report");
+    option("--by-layer", by_layer,
+           "Add a table of the --top layers that lose most at the scales of each policy");
+    option("--details", report.details,
+           "Add a plot of each run's loss scale and lists of its worst tensors");
+    option("--quiet", results.quiet, "No report, notes or progress; errors only");
+  }
 };
 
 // What shapes all runs of the call, for the record.
@@ -126,17 +163,21 @@ void AddPaths(std::span<const SimulationRun> runs, Advice& advice) {
   }
 }
 
-// The windows of a format with the paths of its policies.
-std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun> runs,
-                      size_t height) {
+// The windows of the first format that trains with a loss scale, with the paths of its policies;
+// empty if none does.
+std::string Picture(const Advice& advice, std::span<const SimulationRun> runs, size_t height) {
+  const auto drawn = std::ranges::find_if(advice.formats, [](const FormatAdvice& format) {
+    return Trains(format) && !HasRangeOfFloat32(ParseFormat(format.format).format);
+  });
+  if (drawn == advice.formats.end()) return "";
   std::vector<PlottedPath> paths;
   for (const SimulationRun& run : runs) {
-    if (run.format != format.format || run.resume || !run.start) continue;
+    if (run.format != drawn->format || run.resume || !run.start) continue;
     paths.push_back({run.config.empty() ? run.policy : run.config, run.result.steps});
   }
-  const auto drawn = std::span(paths).first(std::min(paths.size(), kMostPaths));
-  return "  safe loss scales in " + format.format + "\n" +
-         PlotWindows(format.windows, drawn, paths.size(), kPlotWidth, height);
+  const auto shown = std::span(paths).first(std::min(paths.size(), kMostPaths));
+  return "\n  safe loss scales in " + drawn->format + "\n" +
+         PlotWindows(drawn->windows, shown, paths.size(), kPlotWidth, height);
 }
 
 // Whether all of it are Cerebras' dumps of activations, or folders of such.
@@ -197,12 +238,6 @@ void Summarize(const ReplayCommandOptions& options, OutputFile& out) {
                  [&](size_t steps) { progress.Update(steps); });
 }
 
-// Returns whether an output needs the figures of single tensors, and not only their summary.
-bool WantsTensors(const ReplayCommandOptions& options) {
-  return options.results.json || options.results.csv || options.report.details ||
-         options.by_layer || !options.expectations.empty();
-}
-
 // Steps through the source and shows its progress; returns what its windows say.
 Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
                    std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
@@ -218,8 +253,12 @@ Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
   WindowFinder windows(NamedFormats(configured.formats), options.request.conversion, options.replay,
                        options.recipe.value_or(Recipe::kAutocast));
   windows.FindNoise(source);
+  // Whether an output needs the figures of single tensors, and not only their summary.
+  const bool wants_tensors = options.results.json || options.results.csv ||
+                             options.report.details || options.by_layer ||
+                             !options.expectations.empty();
   for (SimulationRun& run : runs) {
-    if (run.start && !WantsTensors(options)) run.start->tensor_records = TensorRecords::kHarm;
+    if (run.start && !wants_tensors) run.start->tensor_records = TensorRecords::kHarm;
   }
   Simulate(source, options.replay, runs, heat_map_bins,
            [&](size_t i, const Step& step) { windows.Take(i, step); });
@@ -232,33 +271,6 @@ Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
   advice.float32 = options.float32;
   AddChanges(source, request, options.replay, advice);
   return advice;
-}
-
-// What is counted of a forward pass alone: no policy has anything to do.
-std::vector<SimulationRun> RunsWithoutGradients(const std::vector<std::string>& formats,
-                                                const Conversion& conversion) {
-  const ConfigPolicy none = NoScaler();
-  SimulationRequest request;
-  request.formats = formats;
-  request.policies = {none.name};
-  request.settings = none.settings;
-  request.conversion = conversion;
-  return PrepareRuns(request);
-}
-
-// The picture of the first format that trains with a loss scale; empty if none does.
-std::string Picture(const Advice& advice, const std::vector<SimulationRun>& runs, size_t height) {
-  const auto drawn = std::ranges::find_if(advice.formats, [](const FormatAdvice& format) {
-    return Trains(format) && !HasRangeOfFloat32(ParseFormat(format.format).format);
-  });
-  return drawn == advice.formats.end() ? "" : "\n" + PictureOf(*drawn, runs, height);
-}
-
-// What to run next.
-std::string NextText(const ReplayCommandOptions& options) {
-  std::string paths;
-  for (const std::string& path : options.trace.paths) paths += " " + Printable(path);
-  return Wrap("Next: dlsim tune" + paths + ", or this with --details.");
 }
 
 // After the verdict: a picture, what the user asked for, and with --details everything.
@@ -285,11 +297,13 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
     if (!details) text += "\n" + FormatPaths(advice);
     return text + (asked.empty() ? "\n" : "") + FormatReport(facts, runs, options.report);
   }
-  return text + NextText(options);
+  std::string paths;
+  for (const std::string& path : options.trace.paths) paths += " " + Printable(path);
+  return text + Wrap("Next: dlsim tune" + paths + ", or this with --details.");
 }
 
 int RunReplay(ReplayCommandOptions options) {
-  if (options.summaries) RefuseProfiles(options.trace);
+  if (options.results.summaries) RefuseProfiles(options.trace);
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   std::vector<NamedScaledFormat> scaled = TakeScaled(options);
   const bool only_scaled = !scaled.empty() && options.request.formats.empty();
@@ -313,7 +327,14 @@ int RunReplay(ReplayCommandOptions options) {
       OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
   KeepInFloat32(options.float32, input);
   if (!input.has_gradients && !only_scaled) {
-    runs = RunsWithoutGradients(configured.formats, options.request.conversion);
+    // What is counted of a forward pass alone: no policy has anything to do.
+    const ConfigPolicy none = NoScaler();
+    SimulationRequest request;
+    request.formats = configured.formats;
+    request.policies = {none.name};
+    request.settings = none.settings;
+    request.conversion = options.request.conversion;
+    runs = PrepareRuns(request);
   }
   const SourceFacts& facts = input.source.facts;
   RequireAnswers(facts, scaled);
@@ -327,8 +348,6 @@ int RunReplay(ReplayCommandOptions options) {
   if (facts.profile) FitToProfile(*facts.profile, names_policies, options.results.quiet, runs);
   if (!options.results.quiet) NoteDevice(input);
   ResultFiles files(options.results);
-  std::optional<OutputFile> summaries;
-  if (options.summaries) summaries.emplace(*options.summaries);
   Advice advice;
   if (!only_scaled) {
     advice = StepThrough(input.source, options, heat_map_bins, configured, files, runs);
@@ -350,65 +369,16 @@ int RunReplay(ReplayCommandOptions options) {
                      .runs = runs},
                     *files.json);
   }
-  if (summaries) Summarize(options, *summaries);
+  if (files.summaries) Summarize(options, *files.summaries);
   files.Commit();
-  if (summaries) summaries->Commit();
   options.report.optimizers = options.replay.optimizers;
-  if (options.results.wants_report() && options.summaries != "-") {
+  if (options.results.wants_report()) {
     WriteReport(FormatAdviceLines(advice) +
                 ReportText(advice, runs, facts, configured.text, options));
   }
   const int missed = ReportOutcomes(outcomes);
   const int refused = ReportRefusals(runs);
   return refused != 0 ? refused : missed;
-}
-
-void VisitOutput(OptionRows& option, ReplayCommandOptions& options) {
-  option.Group(kOutputGroup);
-  option.Output("--json", options.results.json, "Write the full result as JSON");
-  option.Output("--csv", options.results.csv, "Write one row per step, micro-step and tensor");
-  option.Output("--summaries", options.summaries,
-                "Write sparsity, denormals, norm and histogram of each recorded tensor as JSON, as "
-                "Cerebras' trainer logs them");
-  VisitExpect(option, options.expectations, "skipped_steps<=3");
-  OptionRow& heat_map =
-      option("--heat-map", options.heat_map, "BINS",
-             "Add to the JSON what each tensor loses over time, in at most 200 bins of steps; "
-             "--heat-map=BINS for another number");
-  heat_map.takes = Takes::kMaybeOne;
-  heat_map.value_if_none = "200";
-  option("--top", options.report.top, "Number of tensors in each list of the report");
-  option("--by-layer", options.by_layer,
-         "Add a table of the --top layers that lose most at the scales of each policy");
-  option("--details", options.report.details,
-         "Add a plot of each run's loss scale and lists of its worst tensors");
-  option("--quiet", options.results.quiet, "No report, notes or progress; errors only");
-}
-
-void ReplayCommandOptions::Visit(OptionRows& option) {
-  trace.Visit(option);
-  config.Visit(option, ConfigFiles::kSeveral);
-  option("--format", request.formats, "F",
-         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats",
-         FormatNamesAndScaled());
-  option(
-      "--policy", request.policies, "NAME",
-      "Loss-scaling policy, repeatable, or all; see dlsim scaler --list (default: torch for fp16, "
-      "cerebras for cb16 and for dumps of Cerebras, none for bf16)",
-      PolicyNamesAndAll());
-  option("--set", request.settings, "KEY=VALUE",
-         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
-         "policy only",
-         ParameterNames());
-  VisitConversion(option, request.conversion, replay.step.seed);
-  VisitRecipe(option, recipe);
-  VisitFloat32(option, float32);
-  VisitRules(option, request.finite_test, accumulation, replay);
-  VisitTraining(option, request, replay, accumulation.steps);
-  VisitDevice(option, device);
-  option.Threads();
-  option.Memory(replay.step.memory_bytes);
-  VisitOutput(option, *this);
 }
 
 }  // namespace

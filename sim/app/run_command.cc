@@ -12,8 +12,8 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/base/caller.h"
-#include "sim/base/output_file.h"
-#include "sim/base/suggest.h"
+#include "sim/base/files.h"
+#include "sim/base/parse.h"
 #include "sim/base/table.h"
 
 namespace dlsim::sim {
@@ -22,54 +22,48 @@ namespace {
 // Says of an option in --help whether it is required and which other it excludes.
 class HelpFormatter : public CLI::Formatter {
  public:
-  HelpFormatter();
-  std::string make_option_name(const CLI::Option* option, bool is_positional) const override;
-  std::string make_option_opts(const CLI::Option* option) const override;
-  std::string make_option_usage(const CLI::Option* option) const override;
-  std::string make_expanded(const CLI::App* group) const override;
-};
-
-HelpFormatter::HelpFormatter() {
-  label("Positionals", "Arguments");
-  label("SUBCOMMAND", "COMMAND");
-}
-
-// Of a flag whose value may be left out, "--heat-map[=BINS]" instead of its default value.
-std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_positional) const {
-  const std::string name = CLI::Formatter::make_option_name(option, is_positional);
-  return name.substr(0, name.find('{'));
-}
-
-std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
-  std::string text = option->get_option_text();
-  if (option->get_positional()) return "";  // said by the usage
-  if (!option->get_fnames().empty()) {
-    text = "[=" + text + "]";
-  } else if (!text.empty()) {
-    text = " " + text;
+  HelpFormatter() {
+    label("Positionals", "Arguments");
+    label("SUBCOMMAND", "COMMAND");
   }
-  // Of several, the others say it of this one.
-  const std::set<CLI::Option*>& excludes = option->get_excludes();
-  const bool says_it = text.empty() && excludes.size() == 1;
-  return text + (option->get_required() ? " (required)" : "") +
-         (says_it ? " (not with " + (*excludes.begin())->get_name() + ")" : "");
-}
 
-std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {
-  if (!option->get_option_text().empty()) return option->get_option_text();
-  const std::string name = make_option_name(option, true);
-  const std::string text = option->get_expected_max() > 1 ? name + "..." : name;
-  return option->get_required() ? text : "[" + text + "]";
-}
+  // Of a flag whose value may be left out, "--heat-map[=BINS]" instead of its default value.
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    const std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    return name.substr(0, name.find('{'));
+  }
 
-// A group of options of which one is required.
-std::string HelpFormatter::make_expanded(const CLI::App* group) const {
-  const auto is_option = [group](const CLI::Option* option) {
-    return option->nonpositional() && option != group->get_help_ptr();
-  };
-  return make_group(group->get_group() + " (exactly one is required)", false,
-                    group->get_options(is_option));
-}
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text = option->get_option_text();
+    if (option->get_positional()) return "";  // said by the usage
+    if (!option->get_fnames().empty()) {
+      text = "[=" + text + "]";
+    } else if (!text.empty()) {
+      text = " " + text;
+    }
+    // Of several, the others say it of this one.
+    const std::set<CLI::Option*>& excludes = option->get_excludes();
+    const bool says_it = text.empty() && excludes.size() == 1;
+    return text + (option->get_required() ? " (required)" : "") +
+           (says_it ? " (not with " + (*excludes.begin())->get_name() + ")" : "");
+  }
+
+  std::string make_option_usage(const CLI::Option* option) const override {
+    if (!option->get_option_text().empty()) return option->get_option_text();
+    const std::string name = make_option_name(option, true);
+    const std::string text = option->get_expected_max() > 1 ? name + "..." : name;
+    return option->get_required() ? text : "[" + text + "]";
+  }
+
+  // A group of options of which one is required.
+  std::string make_expanded(const CLI::App* group) const override {
+    const auto is_option = [group](const CLI::Option* option) {
+      return option->nonpositional() && option != group->get_help_ptr();
+    };
+    return make_group(group->get_group() + " (exactly one is required)", false,
+                      group->get_options(is_option));
+  }
+};
 
 // "dlsim replay" once the subcommand is known.
 std::string CommandName(const CLI::App& app) {

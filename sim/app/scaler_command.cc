@@ -15,11 +15,10 @@
 #include "sim/app/shared_options.h"
 #include "sim/app/training_config.h"
 #include "sim/base/caller.h"
-#include "sim/base/number.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/policies/policy_settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {
@@ -36,22 +35,6 @@ size_t WidestOf(std::string_view ParameterInfo::*column) {
     }
   }
   return width;
-}
-
-// The scale's path as one row per change.
-std::string PathTable(const ScalerRun& run) {
-  std::vector<TableRow> rows = {{"after step", "scale", "steps"}};
-  int64_t step = 0;
-  for (size_t i = 0; i < run.scale.size() && i < kShownChanges; ++i) {
-    rows.push_back(
-        {std::to_string(step), ScaleText(run.scale[i].scale), std::to_string(run.scale[i].count)});
-    step += run.scale[i].count;
-  }
-  std::string text = FormatTable(rows);
-  if (run.scale.size() > kShownChanges) {
-    text += fmt::format("  ... and {} more; --json has all\n", run.scale.size() - kShownChanges);
-  }
-  return text;
 }
 
 // The words of `dlsim scaler --list` for it.
@@ -98,7 +81,17 @@ std::string FormatRun(const std::string& policy, const ScalerRun& run,
   for (const std::string& note : notes) text += "note: " + note + "\n";
   text += fmt::format("steps: {}, skipped: {}, initial scale: {}\n\n", run.steps_run,
                       run.skipped.size(), ScaleText(run.scale_init.value_or(0)));
-  text += PathTable(run);
+  std::vector<TableRow> rows = {{"after step", "scale", "steps"}};
+  int64_t step = 0;
+  for (size_t i = 0; i < run.scale.size() && i < kShownChanges; ++i) {
+    rows.push_back(
+        {std::to_string(step), ScaleText(run.scale[i].scale), std::to_string(run.scale[i].count)});
+    step += run.scale[i].count;
+  }
+  text += FormatTable(rows);
+  if (run.scale.size() > kShownChanges) {
+    text += fmt::format("  ... and {} more; --json has all\n", run.scale.size() - kShownChanges);
+  }
   for (size_t i = 0; i < run.events.size() && i < kShownEvents; ++i) {
     const ScalerEvent& event = run.events[i];
     text += fmt::format("  step {}: {}: {}\n", event.step, event.type, event.message);
@@ -128,6 +121,14 @@ std::string DescribeTwins(int64_t at_step, const ScalerRun& whole,
          FormatTable(rows);
 }
 
+// A list that `parse` reads at once.
+template <class List>
+void VisitList(OptionRows& option, const char* name, List& list, List (*parse)(std::string_view),
+               const std::string& help) {
+  const auto read = [&list, parse](const std::string& text) { list = parse(text); };
+  option.Read(name, read, "LIST", help + "; @FILE reads a file");
+}
+
 struct ScalerCommandOptions {
   ConfigArguments config;
   std::string policy, format;
@@ -135,11 +136,44 @@ struct ScalerCommandOptions {
   std::vector<int64_t> overflow_steps;
   StepSignals signals;
   std::vector<std::string> settings, states;
-  std::optional<std::string> json;
+  ResultPaths results;
   OnFatal on_fatal = OnFatal::kStop;
-  bool list = false, quiet = false;
+  bool list = false;
 
-  void Visit(OptionRows& option);
+  void Visit(OptionRows& option) {
+    config.Visit(option);
+    option("--policy", policy, "NAME", "Name or alias of the policy; see --list", PolicyNames());
+    option("--set", settings, "KEY=VALUE", "Parameter of the policy, repeatable; see --list",
+           ParameterNames());
+    option.Group(kEmulationGroup);
+    option("--state", states, "KEY=VALUE",
+           "Start from a checkpoint: KEY is a field of the policy's state, or scale; repeatable");
+    option("--resume-at", resume_at, "STEP",
+           "Also run as if interrupted before this step and resumed: from a checkpoint that holds "
+           "only the loss scale, and without one");
+    option.Group(kInputGroup);
+    option("--steps", steps, "N", "Number of steps to run; required without --list");
+    VisitList(option, "--overflow-at", overflow_steps, ParseOverflowList,
+              "Steps that overflow, counted from 0, separated by commas or blanks");
+    VisitList(option, "--absmax", signals.absmax, ParseMagnitudeList,
+              "Largest unscaled magnitude of each step, for policies that use it "
+              "(openseq2seq-logmax); inf is an overflow");
+    VisitList(
+        option, "--histogram", signals.histogram, ParseHistogramList,
+        "Number of scaled gradients below and above the edge in each step, as BELOW:ABOVE, for "
+        "policies that use them (popart)");
+    option.Group(kTryGroup);
+    option("--format", format, "F",
+           "Number format, for defaults that depend on it (cerebras-2.10: cb16); default: as for "
+           "fp16",
+           FormatNames());
+    option.Group(kEmulationGroup);
+    VisitOnFatal(option, on_fatal);
+    option.Group(kOutputGroup);
+    option.Output("--json", results.json, "Write the result as JSON");
+    option("--list", list, "List all policies and their parameters");
+    option("--quiet", results.quiet, "No report; errors only");
+  }
 };
 
 // Adds what the configuration says: one policy, its settings and its format.
@@ -222,62 +256,16 @@ int RunScalerCommand(ScalerCommandOptions options) {
     exit_code = static_cast<int>(ErrorKind::kUsage);
   }
   const auto& [run, twins, notes] = result;
-  if (options.json) {
-    OutputFile out(*options.json);
-    WriteJson(RowsOf(name, run, twins, config ? RowsOf(*config) : TellRows()), out);
-    out.Commit();
+  ResultFiles files(options.results);
+  if (files.json) {
+    WriteJson(RowsOf(name, run, twins, config ? RowsOf(*config) : TellRows()), *files.json);
   }
-  if (exit_code == 0 && !options.quiet && options.json != "-") {
+  files.Commit();
+  if (exit_code == 0 && options.results.wants_report()) {
     WriteReport((config ? DescribeConfig(*config) : "") + FormatRun(name, run, notes) +
                 (twins.empty() ? "" : DescribeTwins(*options.resume_at, run, twins)));
   }
   return exit_code;
-}
-
-// A list that `parse` reads at once.
-template <class List>
-void VisitList(OptionRows& option, const char* name, List& list, List (*parse)(std::string_view),
-               const std::string& help) {
-  const auto read = [&list, parse](const std::string& text) { list = parse(text); };
-  option.Read(name, read, "LIST", help + "; @FILE reads a file");
-}
-
-void VisitSteps(OptionRows& option, ScalerCommandOptions& options) {
-  option.Group(kInputGroup);
-  option("--steps", options.steps, "N", "Number of steps to run; required without --list");
-  VisitList(option, "--overflow-at", options.overflow_steps, ParseOverflowList,
-            "Steps that overflow, counted from 0, separated by commas or blanks");
-  VisitList(option, "--absmax", options.signals.absmax, ParseMagnitudeList,
-            "Largest unscaled magnitude of each step, for policies that use it "
-            "(openseq2seq-logmax); inf is an overflow");
-  VisitList(option, "--histogram", options.signals.histogram, ParseHistogramList,
-            "Number of scaled gradients below and above the edge in each step, as BELOW:ABOVE, for "
-            "policies that use them (popart)");
-}
-
-void ScalerCommandOptions::Visit(OptionRows& option) {
-  config.Visit(option);
-  option("--policy", policy, "NAME", "Name or alias of the policy; see --list", PolicyNames());
-  option("--set", settings, "KEY=VALUE", "Parameter of the policy, repeatable; see --list",
-         ParameterNames());
-  option.Group(kEmulationGroup);
-  option("--state", states, "KEY=VALUE",
-         "Start from a checkpoint: KEY is a field of the policy's state, or scale; repeatable");
-  option("--resume-at", resume_at, "STEP",
-         "Also run as if interrupted before this step and resumed: from a checkpoint that holds "
-         "only the loss scale, and without one");
-  VisitSteps(option, *this);
-  option.Group(kTryGroup);
-  option("--format", format, "F",
-         "Number format, for defaults that depend on it (cerebras-2.10: cb16); default: as for "
-         "fp16",
-         FormatNames());
-  option.Group(kEmulationGroup);
-  VisitOnFatal(option, on_fatal);
-  option.Group(kOutputGroup);
-  option.Output("--json", json, "Write the result as JSON");
-  option("--list", list, "List all policies and their parameters");
-  option("--quiet", quiet, "No report; errors only");
 }
 
 }  // namespace

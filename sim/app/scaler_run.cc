@@ -13,11 +13,11 @@
 
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
-#include "sim/base/number.h"
+#include "sim/base/files.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
 #include "sim/base/shared_rows.h"
-#include "sim/base/text_input.h"
-#include "sim/policies/policy_settings.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {
@@ -26,17 +26,6 @@ namespace {
 constexpr size_t kMaxEvents = 100000;
 
 constexpr int64_t kStepsPerCheck = 4096;
-
-void AppendScale(double scale, std::vector<ScaleRun>& runs) {
-  // By bits: a NaN continues a run of itself, and zeros of both signs stay apart.
-  const bool same =
-      !runs.empty() && std::bit_cast<uint64_t>(runs.back().scale) == std::bit_cast<uint64_t>(scale);
-  if (same) {
-    ++runs.back().count;
-  } else {
-    runs.push_back({scale, 1});
-  }
-}
 
 ScalerInput InputOfStep(bool overflow, size_t step, const StepSignals& signals) {
   ScalerInput input = {.overflow = overflow};
@@ -93,7 +82,15 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
     if (resume && step == resume->at_step) ResumeFrom(resume->kept, initial, scaler);
     ScalerDecision decision =
         scaler.Next(InputOfStep(overflow, static_cast<size_t>(step), signals));
-    AppendScale(scaler.scale(), run.scale);
+    // By bits: a NaN continues a run of itself, and zeros of both signs stay apart.
+    const double scale = scaler.scale();
+    const bool same = !run.scale.empty() && std::bit_cast<uint64_t>(run.scale.back().scale) ==
+                                                std::bit_cast<uint64_t>(scale);
+    if (same) {
+      ++run.scale.back().count;
+    } else {
+      run.scale.push_back({scale, 1});
+    }
     if (decision.skip) run.skipped.push_back(step);
     if (!decision.event) continue;
     stopped = decision.event->fatal && on_fatal == OnFatal::kStop;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options that several commands share: which trace is read and how, how values are converted,
-// the training around a loss-scaling policy, and where to compute.
+// the training around a loss-scaling policy, and where to compute. Opens what they name: a trace,
+// or a profile of one, and what is to measure it.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +12,14 @@
 #include <vector>
 
 #include "dlsim/codec.h"
+#include "dlsim/profile.h"
 #include "dlsim/scaled_format.h"
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/step.h"
 #include "dlsim/trace.h"
 #include "sim/app/option_rows.h"
-#include "sim/base/device_choice.h"
+#include "sim/base/parse.h"
 #include "sim/base/rows.h"
 #include "sim/replay/simulation.h"
 #include "src/device/compute_device.h"
@@ -122,5 +124,39 @@ void NoteDevice(const ComputeDevice* device);
 std::vector<float> MantissasOf(const std::vector<std::string>& scales, const std::string& place);
 std::vector<NamedScaledFormat> ScaledFormatsOf(const std::vector<std::string>& names,
                                                const std::string& place);
+
+// Returns whether the input is a profile, which is one folder. Throws UsageError for several, or
+// for a profile among traces.
+bool IsProfile(const std::vector<std::string>& paths);
+
+struct GradientInput {
+  // What the source reads: one of the first two, or what each rank of sharded training wrote.
+  std::unique_ptr<TraceReader> trace;
+  std::unique_ptr<ProfileReader> profile;
+  std::vector<GradientInput> shards = {};
+
+  StepSource source;
+  std::unique_ptr<ComputeDevice> device;  // null = the CPU
+  bool has_gradients = true;              // else a forward pass alone
+};
+
+// Whether a command has something to say of a forward pass without gradients.
+enum class ForwardAlone : uint8_t { kRefused, kTaken };
+
+// Opens the gradients and the device, and completes the options by what was asked and by what the
+// profile holds. Throws InputError if no tensor matches or the device is not usable, UsageError for
+// what a profile cannot answer.
+GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
+                            const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone);
+
+// Takes parts of the model to be in float32, if some are named.
+void KeepInFloat32(const std::vector<std::string>& names, GradientInput& input);
+void VisitFloat32(OptionRows& option, std::vector<std::string>& names);
+
+// Throws InputError, exit code 3, that there are no gradients.
+[[noreturn]] void RefuseWithoutGradients(const TraceArguments& arguments);
+
+// Tells on standard error what measures, unless it is the CPU as usual.
+void NoteDevice(const GradientInput& input);
 
 }  // namespace dlsim::sim

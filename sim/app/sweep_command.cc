@@ -6,17 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "dlsim/error.h"
 #include "dlsim/sim/sweep.h"
 #include "sim/app/commands.h"
-#include "sim/app/gradient_input.h"
 #include "sim/app/shared_options.h"
 #include "sim/app/training_config.h"
-#include "sim/base/progress.h"
-#include "sim/base/source_text.h"
+#include "sim/base/caller.h"
+#include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
-#include "sim/replay/report.h"
-#include "sim/sweep/grid.h"
+#include "sim/replay/results.h"
 #include "sim/sweep/results.h"
 
 namespace dlsim::sim {
@@ -37,7 +34,45 @@ struct SweepCommandOptions {
   DeviceChoice device;
   ResultPaths results;
 
-  void Visit(OptionRows& option);
+  void Visit(OptionRows& option) {
+    trace.Visit(option);
+    config.Visit(option);
+    option("--format", formats, "F", "Number format, repeatable (default: fp16 bf16 cb16)",
+           FormatNames());
+    option("--policy", policies, "NAME",
+           "Loss-scaling policy, repeatable (default: cerebras), or all", PolicyNamesAndAll());
+    option("--set", settings, "KEY=VALUE",
+           "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
+           "policy only",
+           ParameterNames());
+    option(
+        "--vary", vary, "KEY=VALUES",
+        "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
+        "is a parameter, POLICY.KEY, format, policy or rounding",
+        ParameterNames());
+    option("--grid", grid_file, "FILE",
+           "A TOML file with formats, policies, parameters and values to try; see docs/sweep.md");
+    option("--random", random, "N", "Try N random combinations instead of all; see --seed");
+    option("--limit", limit, "N", "Refuse more than N runs (default 1000000)");
+    option.Group("");
+    option("--gridded", gridded, "JSON", "What the file of --grid says");
+    option.Group(kTryGroup);
+    VisitConversion(option, conversion, replay.step.seed);
+    VisitRules(option, finite_test, accumulation, replay);
+    option("--grad-accum-steps", accumulation.steps, "N",
+           "Average N recorded steps into one optimizer step (default 1)");
+    VisitDevice(option, device);
+    option.Threads();
+    option.Memory(replay.step.memory_bytes);
+    option.Group(kOutputGroup);
+    option("--sort", sort, "BY",
+           "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "
+           "final-scale; only loss looks for the safe loss scales, which takes longer");
+    option("--top", top, "Rows in the table of the best runs");
+    option.Output("--json", results.json, "Write all runs as JSON");
+    option.Output("--csv", results.csv, "Write one row per run");
+    option("--quiet", results.quiet, "No report, notes or progress; errors only");
+  }
 };
 
 // Adds axes of the command line, which win over those of the file.
@@ -97,22 +132,6 @@ SweepGrid GridOf(const SweepCommandOptions& options, const std::optional<Trainin
   return grid;
 }
 
-SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandOptions& options) {
-  const uint64_t count = plan.runs.size();
-  Progress progress("sweep", count * input.source.step_count,
-                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
-                    ProgressUnit::kPolicySteps);
-  const SweepOptions sweep = {
-      options.replay, [&](size_t steps_done) { progress.Update(steps_done * count); },
-      options.trace.options.tensors,
-      options.sort == RankBy::kLoss ? SearchWindows::kYes : SearchWindows::kNo};
-  std::vector<std::string> formats;
-  for (const NamedFormat& format : plan.formats) formats.push_back(format.name);
-  SweepRun run = SweepWithVerdicts(input.source, std::move(plan.runs), sweep, formats);
-  DropRefused(run.outcomes, plan);
-  return run;
-}
-
 // What shapes all runs of the call, for the record.
 void RecordRows(const SweepCommandOptions& options, const SweepGrid& grid,
                 const std::optional<TrainingConfig>& config, RowSink& row) {
@@ -146,7 +165,21 @@ int RunSweep(SweepCommandOptions options) {
   if (!options.results.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source.facts;
   ResultFiles files(options.results);
-  SweepRun run = RunAll(input, plan, options);
+  std::vector<std::string> formats;
+  for (const NamedFormat& format : plan.formats) formats.push_back(format.name);
+  SweepRun run;
+  {
+    const uint64_t count = plan.runs.size();
+    Progress progress("sweep", count * input.source.step_count,
+                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                      ProgressUnit::kPolicySteps);
+    const SweepOptions sweep = {
+        options.replay, [&](size_t steps_done) { progress.Update(steps_done * count); },
+        options.trace.options.tensors,
+        options.sort == RankBy::kLoss ? SearchWindows::kYes : SearchWindows::kNo};
+    run = SweepWithVerdicts(input.source, std::move(plan.runs), sweep, formats);
+  }
+  DropRefused(run.outcomes, plan);
   const SweepResult result = ResultOf(grid, plan, options.sort, std::move(run));
   if (files.json) {
     const auto asked = [&](RowSink& row) { RecordRows(options, grid, config, row); };
@@ -159,49 +192,6 @@ int RunSweep(SweepCommandOptions options) {
                 DescribeTrace(facts) + FormatSweep(result, options.top));
   }
   return 0;
-}
-
-void VisitGrid(OptionRows& option, SweepCommandOptions& options) {
-  option("--format", options.formats, "F", "Number format, repeatable (default: fp16 bf16 cb16)",
-         FormatNames());
-  option("--policy", options.policies, "NAME",
-         "Loss-scaling policy, repeatable (default: cerebras), or all", PolicyNamesAndAll());
-  option("--set", options.settings, "KEY=VALUE",
-         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
-         "policy only",
-         ParameterNames());
-  option("--vary", options.vary, "KEY=VALUES",
-         "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
-         "is a parameter, POLICY.KEY, format, policy or rounding",
-         ParameterNames());
-  option("--grid", options.grid_file, "FILE",
-         "A TOML file with formats, policies, parameters and values to try; see docs/sweep.md");
-  option("--random", options.random, "N", "Try N random combinations instead of all; see --seed");
-  option("--limit", options.limit, "N", "Refuse more than N runs (default 1000000)");
-  option.Group("");
-  option("--gridded", options.gridded, "JSON", "What the file of --grid says");
-  option.Group(kTryGroup);
-}
-
-void SweepCommandOptions::Visit(OptionRows& option) {
-  trace.Visit(option);
-  config.Visit(option);
-  VisitGrid(option, *this);
-  VisitConversion(option, conversion, replay.step.seed);
-  VisitRules(option, finite_test, accumulation, replay);
-  option("--grad-accum-steps", accumulation.steps, "N",
-         "Average N recorded steps into one optimizer step (default 1)");
-  VisitDevice(option, device);
-  option.Threads();
-  option.Memory(replay.step.memory_bytes);
-  option.Group(kOutputGroup);
-  option("--sort", sort, "BY",
-         "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "
-         "final-scale; only loss looks for the safe loss scales, which takes longer");
-  option("--top", top, "Rows in the table of the best runs");
-  option.Output("--json", results.json, "Write all runs as JSON");
-  option.Output("--csv", results.csv, "Write one row per run");
-  option("--quiet", results.quiet, "No report, notes or progress; errors only");
 }
 
 }  // namespace

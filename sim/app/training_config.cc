@@ -12,9 +12,10 @@
 #include "dlsim/format.h"
 #include "dlsim/sim/policies.h"
 #include "sim/app/shared_options.h"
+#include "sim/base/files.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
-#include "sim/base/suggest.h"
-#include "sim/base/text_input.h"
+#include "sim/policies/policy.h"
 
 namespace dlsim::sim {
 namespace {
@@ -23,37 +24,18 @@ using Json = nlohmann::ordered_json;
 
 // Returns the first name of a policy's parameter, or `key` itself if it has none of that name.
 std::string_view ParameterName(const PolicyInfo& policy, std::string_view key) {
-  for (const ParameterInfo& parameter : policy.parameters) {
-    const auto alias = std::ranges::find(parameter.aliases, key);
-    if (parameter.name == key || alias != parameter.aliases.end()) return parameter.name;
-  }
-  return key;
+  const ParameterInfo* const parameter = FindParameter(policy, key);
+  return parameter == nullptr ? key : parameter->name;
 }
 
 std::string_view KeyOf(std::string_view setting) { return setting.substr(0, setting.find('=')); }
-
-// True if a setting of the command line sets this parameter of this policy.
-bool Sets(std::string_view setting, const PolicyInfo& policy, std::string_view parameter) {
-  std::string_view key = KeyOf(setting);
-  if (const size_t dot = key.rfind('.'); dot != key.npos) {
-    if (FindPolicy(key.substr(0, dot)).name != policy.name) return false;
-    key.remove_prefix(dot + 1);
-  }
-  return ParameterName(policy, key) == parameter;
-}
-
-bool Takes(const PolicyInfo& policy, std::string_view key) {
-  return std::ranges::any_of(policy.parameters, [&](const ParameterInfo& parameter) {
-    return parameter.name == ParameterName(policy, key);
-  });
-}
 
 void RequireTaken(const std::string& place, std::string_view key,
                   std::span<const ConfigPolicy> policies) {
   std::vector<std::string_view> known;
   for (const ConfigPolicy& policy : policies) {
     const PolicyInfo& info = FindPolicy(policy.name);
-    if (Takes(info, key)) return;
+    if (FindParameter(info, key) != nullptr) return;
     for (const ParameterInfo& parameter : info.parameters) known.push_back(parameter.name);
   }
   throw UsageError(place + ": parameters." + Printable(key),
@@ -77,19 +59,9 @@ void AddGeneral(const std::vector<std::string>& general, TrainingConfig& config)
       const auto same = [&](const std::string& other) {
         return ParameterName(info, KeyOf(other)) == name;
       };
-      if (Takes(info, name) && std::ranges::none_of(own, same)) policy.settings.push_back(setting);
+      if (FindParameter(info, name) == nullptr || std::ranges::any_of(own, same)) continue;
+      policy.settings.push_back(setting);
     }
-  }
-}
-
-// The names of a file, as the engine has them; the error names the file.
-void NameAsEngine(TrainingConfig& config) {
-  const std::string place = Printable(InputName(config.path));
-  try {
-    for (std::string& format : config.formats) format = ParseFormat(format).name;
-    for (ConfigPolicy& policy : config.policies) policy.name = FindPolicy(policy.name).name;
-  } catch (const Error& error) {
-    throw UsageError(place, error.what());
   }
 }
 
@@ -122,7 +94,13 @@ TrainingConfig ConfigOf(const Json& meant) {
     config.updates.emplace_back(what, format.get<std::string>());
   }
   config.notes = meant.at("notes").get<std::vector<std::string>>();
-  NameAsEngine(config);
+  // The names of a file, as the engine has them; the error names the file.
+  try {
+    for (std::string& format : config.formats) format = ParseFormat(format).name;
+    for (ConfigPolicy& policy : config.policies) policy.name = FindPolicy(policy.name).name;
+  } catch (const Error& error) {
+    throw UsageError(Printable(InputName(config.path)), error.what());
+  }
   AddGeneral(meant.at("general").get<std::vector<std::string>>(), config);
   return config;
 }
@@ -213,7 +191,15 @@ std::vector<std::string> SettingsOf(const ConfigPolicy& policy,
   std::vector<std::string> settings;
   for (const std::string& setting : policy.settings) {
     const std::string_view parameter = ParameterName(info, KeyOf(setting));
-    const auto sets = [&](const std::string& other) { return Sets(other, info, parameter); };
+    // Whether a setting of the command line sets this parameter of this policy.
+    const auto sets = [&](const std::string& other) {
+      std::string_view key = KeyOf(other);
+      if (const size_t dot = key.rfind('.'); dot != key.npos) {
+        if (FindPolicy(key.substr(0, dot)).name != info.name) return false;
+        key.remove_prefix(dot + 1);
+      }
+      return ParameterName(info, key) == parameter;
+    };
     if (std::ranges::none_of(command_line, sets)) settings.push_back(setting);
   }
   return settings;
@@ -290,21 +276,6 @@ void AddRuns(SimulationRequest& request, const std::string& config, ConfiguredRu
   }
 }
 
-std::string ClippingText(const Clipping& clipping) {
-  if (clipping.max_norm) return "note: gradients clipped to norm " + PythonRepr(*clipping.max_norm);
-  return "note: gradients clipped to magnitude " + PythonRepr(*clipping.max_value);
-}
-
-// Steps are summed as they are read, for all runs alike.
-void TakeAccumulation(const TrainingConfig& config, bool first, ConfiguredRuns& made) {
-  if (first) made.accumulate_steps = config.accumulate_steps;
-  if (config.accumulate_steps.value_or(1) == made.accumulate_steps.value_or(1)) return;
-  throw UsageError(
-      "--config", "files that sum different numbers of steps cannot be compared",
-      std::to_string(made.accumulate_steps.value_or(1)) + " as in the first",
-      std::to_string(config.accumulate_steps.value_or(1)) + " in " + Quoted(config.path));
-}
-
 }  // namespace
 
 void Rows(const ConfigRecord& of, RowSink& row) {
@@ -331,7 +302,14 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
       made.scaled.push_back(config.scaled);
     }
     ApplyConfig(config, request);
-    TakeAccumulation(config, i == 0, made);
+    // Steps are summed as they are read, for all runs alike.
+    if (i == 0) made.accumulate_steps = config.accumulate_steps;
+    if (config.accumulate_steps.value_or(1) != made.accumulate_steps.value_or(1)) {
+      throw UsageError(
+          "--config", "files that sum different numbers of steps cannot be compared",
+          std::to_string(made.accumulate_steps.value_or(1)) + " as in the first",
+          std::to_string(config.accumulate_steps.value_or(1)) + " in " + Quoted(config.path));
+    }
     // Files that differ are judged as autocast, which holds less in 16 bits.
     const Recipe recipe = RecipeOf(config);
     made.recipe = made.recipe.value_or(recipe) == recipe ? recipe : Recipe::kAutocast;
@@ -339,7 +317,10 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
     made.configs.push_back(
         {config, several ? names[i] : "", several ? request.clipping : Clipping()});
     made.text += DescribeConfig(config);
-    if (several && request.clipping.enabled()) made.text += ClippingText(request.clipping) + "\n";
+    const auto& [max_norm, max_value, rule, domain] = request.clipping;
+    if (!several || !request.clipping.enabled()) continue;
+    made.text += std::string("note: gradients clipped to ") + (max_norm ? "norm " : "magnitude ") +
+                 PythonRepr(max_norm ? *max_norm : *max_value) + "\n";
   }
   if (configs.empty()) AddRuns(request, "", made);
   if (several) request = asked;

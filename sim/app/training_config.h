@@ -3,7 +3,6 @@
 // passes on what they mean as JSON (--configured); this program alone refuses --config.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>

@@ -9,18 +9,15 @@
 #include "dlsim/error.h"
 #include "dlsim/sim/advice.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/tune_report.h"
 #include "sim/advice/tuning.h"
 #include "sim/app/commands.h"
-#include "sim/app/gradient_input.h"
 #include "sim/app/shared_options.h"
 #include "sim/app/training_config.h"
-#include "sim/base/output_file.h"
-#include "sim/base/progress.h"
-#include "sim/base/source_text.h"
+#include "sim/base/caller.h"
+#include "sim/base/files.h"
+#include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
-#include "sim/base/text_input.h"
-#include "sim/replay/report.h"
+#include "sim/replay/results.h"
 
 namespace dlsim::sim {
 namespace {
@@ -33,15 +30,39 @@ struct TuneCommandOptions {
   std::optional<std::string> policy;
   std::optional<Recipe> recipe;
   std::optional<ConfigTarget> emit;
-  std::optional<std::string> json;
+  ResultPaths results;
   ReplayOptions replay;
   std::vector<std::string> float32;
   uint64_t top = 5;
   bool details = false;
   DeviceChoice device;
-  bool quiet = false;
 
-  void Visit(OptionRows& option);
+  void Visit(OptionRows& option) {
+    trace.Visit(option);
+    config.Visit(option);
+    option("--format", formats, "F",
+           "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats", FormatNames());
+    option("--policy", policy, "NAME",
+           "Policy to tune (default: torch for fp16, else cerebras-2.10; or the one that --emit "
+           "needs)",
+           PolicyNames());
+    VisitConversion(option, conversion, replay.step.seed);
+    VisitRecipe(option, recipe);
+    VisitFloat32(option, float32);
+    VisitCheck(option, replay.checked);
+    VisitDevice(option, device);
+    option.Threads();
+    option.Memory(replay.step.memory_bytes);
+    option.Group(kOutputGroup);
+    option("--emit", emit, "STACK",
+           "Print only the configuration to paste: zoo, deepspeed, torch, accelerate, trainer or "
+           "lightning");
+    option.Output("--json", results.json, "Write the full result as JSON");
+    option("--top", top, "Number of tensors in each list of the report");
+    option("--details", details,
+           "Show the evidence: losses of all policies, head-room, the tensors that decide");
+    option("--quiet", results.quiet, "No report, notes or progress; errors only");
+  }
 };
 
 // Takes over formats and policy of a training configuration; one that cannot be tuned, such as a
@@ -94,34 +115,11 @@ auto WithProgress(const std::string& title, const StepSource& source,
   std::optional<Progress> progress;
   ReplayOptions replay = options.replay;
   replay.observer = [&](const ObservedStep& step) {
-    const ProgressMode mode = options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
+    const ProgressMode mode = options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
     if (step.index == 0) progress.emplace(title, source.facts.file_bytes, mode);  // a pass begins
     progress->Update(BytesOfSteps(source, step.index + 1));
   };
   return pass(replay);
-}
-
-std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {
-  return options.details ? FormatAdviceDetails(advice, options.top) : "";
-}
-
-// What is printed instead of a block where no loss scale helps: the reason and what to change.
-std::string Refusal(const Advice& advice, ConfigTarget target) {
-  const std::string_view mark = target == ConfigTarget::kDeepSpeed ? "// " : "# ";
-  std::string text(mark);
-  for (const char c : LineOn(advice.formats.front(), 0)) {
-    text += c;
-    if (c == '\n') text += mark;
-  }
-  return text + "\n";
-}
-
-std::string Block(const TuneResult& result, ConfigTarget target) {
-  const FormatTuning& tuning = result.formats.front();
-  const std::optional<std::string> text = ConfigText(target, tuning);
-  if (text) return *text;
-  throw UsageError("--emit", "no such configuration", "a format and a --policy that this stack has",
-                   Quoted(tuning.format) + " and " + Quoted(tuning.choices.front().policy->name));
 }
 
 int RunTune(TuneCommandOptions options) {
@@ -134,10 +132,9 @@ int RunTune(TuneCommandOptions options) {
   KeepInFloat32(options.float32, input);
   input.source = KeepSteps(std::move(input.source), options.replay.step.memory_bytes);
   if (options.emit && !input.has_gradients) RefuseWithoutGradients(options.trace);
-  if (!options.quiet) NoteDevice(input);
+  if (!options.results.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source.facts;
-  const std::unique_ptr<OutputFile> json =
-      options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
+  ResultFiles files(options.results);
   request.tensors = options.trace.options.tensors;
   Advice advice = WithProgress(
       "tune, windows", input.source, options,
@@ -147,53 +144,41 @@ int RunTune(TuneCommandOptions options) {
   const TuneResult result = WithProgress(
       "tune, replays", input.source, options,
       [&](const ReplayOptions& replay) { return Tune(input.source, request, advice, replay); });
-  if (json) {
+  if (files.json) {
     WriteJson(RowsOf(result, RowsOf(facts, options.trace.paths), RowsOf(advice),
                      config ? RowsOf(*config) : TellRows()),
-              *json);
-    json->Commit();
+              *files.json);
   }
-  const bool json_to_stdout = options.json == "-";
-  if (json_to_stdout || (options.quiet && !options.emit)) return 0;
-  if (options.emit && !Trains(advice.formats.front())) {
-    WriteOutput("-", Refusal(advice, *options.emit));
-    return 1;
-  }
-  if (options.emit) {
-    WriteOutput("-", Block(result, *options.emit));
-  } else {
-    WriteReport(FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
+  files.Commit();
+  if (options.results.json == "-" || (options.results.quiet && !options.emit)) return 0;
+  if (!options.emit) {
+    WriteReport(FormatAdviceLines(advice) +
+                (options.details ? FormatAdviceDetails(advice, options.top) : "") + "\n" +
                 (config ? DescribeConfig(*config) : "") + DescribeTrace(facts) +
                 FormatTuneReport(result, options.top, options.details));
+    return 0;
   }
+  const ConfigTarget target = *options.emit;
+  if (!Trains(advice.formats.front())) {
+    // Instead of a block where no loss scale helps: the reason and what to change.
+    const std::string_view mark = target == ConfigTarget::kDeepSpeed ? "// " : "# ";
+    std::string text(mark);
+    for (const char c : LineOn(advice.formats.front(), 0)) {
+      text += c;
+      if (c == '\n') text += mark;
+    }
+    WriteOutput("-", text + "\n");
+    return 1;
+  }
+  const FormatTuning& tuning = result.formats.front();
+  const std::optional<std::string> block = ConfigText(target, tuning);
+  if (!block) {
+    throw UsageError("--emit", "no such configuration",
+                     "a format and a --policy that this stack has",
+                     Quoted(tuning.format) + " and " + Quoted(tuning.choices.front().policy->name));
+  }
+  WriteOutput("-", *block);
   return 0;
-}
-
-void TuneCommandOptions::Visit(OptionRows& option) {
-  trace.Visit(option);
-  config.Visit(option);
-  option("--format", formats, "F",
-         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats", FormatNames());
-  option(
-      "--policy", policy, "NAME",
-      "Policy to tune (default: torch for fp16, else cerebras-2.10; or the one that --emit needs)",
-      PolicyNames());
-  VisitConversion(option, conversion, replay.step.seed);
-  VisitRecipe(option, recipe);
-  VisitFloat32(option, float32);
-  VisitCheck(option, replay.checked);
-  VisitDevice(option, device);
-  option.Threads();
-  option.Memory(replay.step.memory_bytes);
-  option.Group(kOutputGroup);
-  option("--emit", emit, "STACK",
-         "Print only the configuration to paste: zoo, deepspeed, torch, accelerate, trainer or "
-         "lightning");
-  option.Output("--json", json, "Write the full result as JSON");
-  option("--top", top, "Number of tensors in each list of the report");
-  option("--details", details,
-         "Show the evidence: losses of all policies, head-room, the tensors that decide");
-  option("--quiet", quiet, "No report, notes or progress; errors only");
 }
 
 }  // namespace

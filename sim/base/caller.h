@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whoever had the engine work: gets what it writes and says, and may end the work. The engine
-// itself knows no standard streams; the command and Python's module each have a caller of their
-// own.
+// Whoever had the engine work: gets what it writes and says, is told the progress, and may end the
+// work. The engine itself knows no standard streams; the command and Python's module each have a
+// caller of their own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -67,6 +67,36 @@ class CallerScope {
 
  private:
   Caller* before_;
+};
+
+// Progress of long work, told to the caller: often where it replaces what was shown before, else
+// every ten seconds. Nothing for work that ends at once.
+
+enum class ProgressMode { kAuto, kQuiet };
+enum class ProgressUnit { kBytes, kCount, kPolicySteps };  // counts are shown without a rate
+
+class Progress {
+ public:
+  // `total` is the size of the work.
+  Progress(std::string label, uint64_t total, ProgressMode mode,
+           ProgressUnit unit = ProgressUnit::kBytes);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Tells how much is done, about once a step. Throws Canceled if the caller ends the work.
+  void Update(uint64_t done);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string label_;
+  uint64_t total_;
+  ProgressUnit unit_;
+  Caller& caller_;
+  bool quiet_;
+  bool drawn_ = false;
+  Clock::time_point start_, next_;
 };
 
 }  // namespace dlsim::sim

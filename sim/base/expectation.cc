@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
-#include <utility>
 
 #include "dlsim/error.h"
-#include "sim/base/number.h"
-#include "sim/base/suggest.h"
+#include "sim/base/parse.h"
 
 namespace dlsim::sim {
 namespace {
@@ -44,14 +42,6 @@ Error NotAnExpectation(const std::string& place, const std::string& text) {
                     Quoted(text));
 }
 
-bool CanBeNone(Relation relation) {
-  return relation == Relation::kEqual || relation == Relation::kUnequal;
-}
-
-std::string FoundText(const std::optional<double>& found) {
-  return found ? fmt::format("{}", *found) : std::string(kNone);
-}
-
 }  // namespace
 
 Expectation ParseExpectation(const std::string& text, const std::string& place) {
@@ -70,7 +60,8 @@ Expectation ParseExpectation(const std::string& text, const std::string& place) 
     if (has_subject) expectation.subject = Trimmed(before.substr(0, colon));
     expectation.figure = Trimmed(has_subject ? before.substr(colon + 1) : before);
     if (expectation.figure.empty()) throw NotAnExpectation(place, text);
-    if (number == kNone && CanBeNone(relation)) return expectation;
+    const bool can_be_none = relation == Relation::kEqual || relation == Relation::kUnequal;
+    if (number == kNone && can_be_none) return expectation;
     expectation.limit = ParseNumber(number, place);
     return expectation;
   }
@@ -104,19 +95,17 @@ ExpectationOutcome CheckExpectation(const Expectation& expectation, const std::s
   return {expectation, run, found, Holds(expectation, found)};
 }
 
-// Counts stay integers.
-std::optional<std::variant<int64_t, double>> FoundOf(const ExpectationOutcome& outcome) {
-  constexpr double kExact = 0x1p53;
-  if (!outcome.found) return std::nullopt;
-  const double found = *outcome.found;
-  if (found != std::trunc(found) || std::fabs(found) >= kExact) return found;
-  return static_cast<int64_t>(found);
-}
-
 void Rows(const ExpectationOutcome& of, RowSink& row) {
+  constexpr double kExact = 0x1p53;
+  std::optional<std::variant<int64_t, double>> found;
+  if (of.found) {
+    found = *of.found;
+    const bool is_count = *of.found == std::trunc(*of.found) && std::fabs(*of.found) < kExact;
+    if (is_count) found = static_cast<int64_t>(*of.found);
+  }
   row("run", of.run, "such as fp16/torch; null if the result is one", kNullIfEmpty);
   row("expression", of.expectation.text, "as it was given");
-  row("found", FoundOf(of), "the figure; null if it has no value");
+  row("found", found, "the figure; null if it has no value");
   row("holds", of.holds, "whether it is as required");
 }
 
@@ -126,7 +115,8 @@ void AddOutcomeKeys(std::vector<KeyTable>& tables) {
 
 std::string OutcomeText(const ExpectationOutcome& outcome) {
   return (outcome.run.empty() ? "" : outcome.run + ": ") + outcome.expectation.figure + " is " +
-         FoundText(outcome.found) + ", expected " + Printable(outcome.expectation.text);
+         (outcome.found ? fmt::format("{}", *outcome.found) : std::string(kNone)) + ", expected " +
+         Printable(outcome.expectation.text);
 }
 
 }  // namespace dlsim::sim

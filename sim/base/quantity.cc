@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 
 namespace dlsim::sim {
 namespace {
@@ -46,15 +46,6 @@ std::string ScaleNumber(double scale) {
   return fmt::format("{}", WithoutNanSign(scale));
 }
 
-std::string PowerText(double value) {
-  return IsPowerOfTwo(value) ? ScaleText(value) : fmt::format("{:g}", WithoutNanSign(value));
-}
-
-std::string SettingText(double value) {
-  const bool many_digits = value > 0x1p20 || value < 0x1p-4;
-  return IsPowerOfTwo(value) && many_digits ? ScaleText(value) : ScaleNumber(value);
-}
-
 std::string NumberText(double value) {
   const bool integer = value == std::rint(value) && std::fabs(value) < 1e15;
   return integer ? fmt::format("{:.0f}", value) : fmt::format("{}", WithoutNanSign(value));
@@ -78,10 +69,6 @@ std::string Counted(uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-std::string ParameterText(std::string_view name, double value) {
-  return IsScale(name) ? PowerText(value) : fmt::format("{:g}", WithoutNanSign(value));
-}
-
 std::string ParameterText(std::string_view name, const std::string& value) {
   if (!IsScale(name)) return value;
   try {
@@ -90,6 +77,25 @@ std::string ParameterText(std::string_view name, const std::string& value) {
   } catch (const Error&) {
     return value;
   }
+}
+
+std::string ParameterText(const NamedValue& parameter) {
+  if (const auto* number = std::get_if<double>(&parameter.value)) {
+    return IsScale(parameter.name) && IsPowerOfTwo(*number)
+               ? ScaleText(*number)
+               : fmt::format("{:g}", WithoutNanSign(*number));
+  }
+  return std::visit(
+      [&](const auto& value) { return ParameterText(parameter.name, fmt::format("{}", value)); },
+      parameter.value);
+}
+
+std::string ParametersText(std::span<const NamedValue> parameters) {
+  std::string text;
+  for (const NamedValue& parameter : parameters) {
+    text += (text.empty() ? "" : ", ") + parameter.name + " " + ParameterText(parameter);
+  }
+  return text;
 }
 
 std::string HexFloat(double value) {

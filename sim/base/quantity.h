@@ -6,8 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "dlsim/sim/loss_scaler.h"
 
 namespace dlsim::sim {
 
@@ -27,12 +30,6 @@ std::string ScaleNumber(double scale);
 
 bool IsPowerOfTwo(double value);
 
-// Returns a power of two as such, like ScaleText, and other values as "2e+15".
-std::string PowerText(double value);
-
-// Returns the shortest text of a number for a setting: "65536", "2^32", "0.0001".
-std::string SettingText(double value);
-
 // Returns integers below 1e15 without exponent, and others as the shortest text that reads back.
 std::string NumberText(double value);
 
@@ -46,11 +43,11 @@ std::string Bytes(uint64_t bytes);
 std::string Counted(uint64_t count, std::string_view noun);
 
 // Returns the value of a policy's parameter: one that is a scale, recognized by its name, as a
-// power of two if it is one; else "2e+15".
-std::string ParameterText(std::string_view name, double value);
-
-// The same for a value given as text, which may not be a number.
+// power of two if it is one; else "2e+15". The same of a value that is given as text, which may not
+// be a number, and of several parameters, as "KEY VALUE, KEY VALUE".
+std::string ParameterText(const NamedValue& parameter);
 std::string ParameterText(std::string_view name, const std::string& value);
+std::string ParametersText(std::span<const NamedValue> parameters);
 
 // Returns the text of Python's float.hex(): "0x1.8000000000000p+1", "0x0.0p+0", "-inf", "nan".
 std::string HexFloat(double value);

@@ -49,13 +49,6 @@ std::string EscapeInJson(std::string_view text) {
   return out;
 }
 
-// Returns the JSON of a text: bytes that are not UTF-8 are replaced, hidden characters escaped.
-std::string JsonOfText(std::string_view text) {
-  const auto replace = nlohmann::json::error_handler_t::replace;
-  const std::string json = nlohmann::json(text).dump(-1, ' ', false, replace);
-  return std::ranges::any_of(json, MayBeHidden) ? EscapeInJson(json) : json;
-}
-
 class JsonSink final : public RowSink {
  public:
   explicit JsonSink(OutputFile* file) : file_(file) {}
@@ -125,7 +118,10 @@ class JsonSink final : public RowSink {
     if (std::ranges::all_of(text, plain)) {
       text_.append("\"").append(text).append("\"");
     } else {
-      text_ += JsonOfText(text);
+      // Bytes that are not UTF-8 are replaced, hidden characters escaped.
+      const auto replace = nlohmann::json::error_handler_t::replace;
+      const std::string json = nlohmann::json(text).dump(-1, ' ', false, replace);
+      text_ += std::ranges::any_of(json, MayBeHidden) ? EscapeInJson(json) : json;
     }
   }
 

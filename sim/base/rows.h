@@ -27,7 +27,7 @@
 
 #include "dlsim/enum_names.h"
 #include "dlsim/sim/loss_scaler.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 
 namespace dlsim::sim {
 

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of what several results hold: counters, harm and loss scales of tensors, and events.
+// Rows of what several results hold: what was read, a trace or a profile and what that answers,
+// also in words; counters, harm and loss scales of tensors, and events.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/replay.h"
+#include "dlsim/sim/step.h"
 #include "dlsim/tensor_stats.h"
 #include "sim/base/rows.h"
 
@@ -61,5 +67,22 @@ inline void Rows(const ScalerEvent& of, RowSink& row) {
   row("fatal", of.fatal, "whether the original stops here");
   row.Group(of.details);
 }
+
+// What a profile holds next to the tables of gradients and forward tensors.
+inline void ProfileNames(const ProfileSettings& of, RowSink& row) {
+  row("mantissas", of.mantissas,
+      "of loss scales that are no powers of two, from 1 to 2, for which it "
+      "[was made](profiles.md#what-it-answers)");
+  std::vector<std::string> formats;
+  for (const NamedScaledFormat& format : of.scaled) formats.push_back(format.name);
+  row("scaled_formats", formats, "names of formats for which it was made");
+}
+
+// Returns the lines of a report.
+std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes);
+
+// The object "trace": what was read, which lives until it is told.
+TellRows RowsOf(const SourceFacts& facts, std::span<const std::string> paths);
+void AddTraceKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "sim/base/caller.h"
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 
 namespace dlsim::sim {
 namespace {
@@ -123,16 +123,13 @@ std::vector<size_t> Widths(const std::vector<TableRow>& rows) {
   return widths;
 }
 
-size_t LineWidth(const std::vector<size_t>& widths) {
-  return std::accumulate(widths.begin(), widths.end(), 2 * widths.size());
-}
-
 // Removes the columns that the table can do without until it fits; returns their headers.
 std::string Narrow(std::vector<TableRow>& rows, std::span<const std::string_view> dispensable,
                    size_t columns) {
   std::string removed;
   for (const std::string_view name : dispensable) {
-    if (LineWidth(Widths(rows)) <= columns) break;
+    const std::vector<size_t> widths = Widths(rows);
+    if (std::accumulate(widths.begin(), widths.end(), 2 * widths.size()) <= columns) break;
     const auto found = std::ranges::find(rows.front(), name);
     if (found == rows.front().end()) continue;
     const ptrdiff_t place = found - rows.front().begin();

@@ -15,6 +15,12 @@
 namespace dlsim::sim {
 namespace {
 
+float AsFp16(float value) {
+  static const CodecSpec fp16 = MakeCodecSpec({.format = ParseFormat("fp16").format});
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return std::bit_cast<float>(Decode(fp16, Encode(fp16, Rounding::kNearestEven, bits).code));
+}
+
 struct AdaLoss {
   struct Config {
     float u_min = 0;
@@ -30,39 +36,29 @@ struct AdaLoss {
     float scale = 1;
   };
   static State Start(const Config&) { return {}; }
-  static void Prepare(const Config& config, State& state, const GradientSpread& spread);
+  // Types are NumPy's: the threshold is float64 and makes the quotient float64.
+  static void Prepare(const Config& config, State& state, const GradientSpread& spread) {
+    const float sigma = static_cast<float>(spread.standard_deviation);
+    float scale = 1;
+    if (sigma != 0) {
+      const double wanted = double{config.u_min} / (config.n_uf_threshold * double{sigma});
+      const double upper = double{config.u_max / spread.absmax};
+      scale = static_cast<float>(std::min(std::max(wanted, 1.0), upper));
+    }
+    if (config.use_bound) {
+      scale = std::min({scale, config.accum_upper_bound, config.scale_upper_bound});
+    }
+    if (config.power_of_two) {
+      // The float32 logarithm of the original may round up to the next power of two.
+      scale = std::exp2(std::floor(std::log2(scale)));
+    }
+    state.scale = AsFp16(scale);
+  }
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
     return {.next = state};
   }
-  static constexpr auto Fields() { return std::tuple{StateField{"loss_scale", &State::scale}}; }
+  static constexpr std::tuple kFields = {StateField{"loss_scale", &State::scale}};
 };
-
-float AsFp16(float value) {
-  static const CodecSpec fp16 = MakeCodecSpec({.format = ParseFormat("fp16").format});
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return std::bit_cast<float>(Decode(fp16, Encode(fp16, Rounding::kNearestEven, bits).code));
-}
-
-// Types are NumPy's: the threshold is float64 and makes the quotient float64.
-float UnboundScale(const AdaLoss::Config& config, const GradientSpread& spread) {
-  const float sigma = static_cast<float>(spread.standard_deviation);
-  if (sigma == 0) return 1;
-  const double wanted = double{config.u_min} / (config.n_uf_threshold * double{sigma});
-  const double upper = double{config.u_max / spread.absmax};
-  return static_cast<float>(std::min(std::max(wanted, 1.0), upper));
-}
-
-void AdaLoss::Prepare(const Config& config, State& state, const GradientSpread& spread) {
-  float scale = UnboundScale(config, spread);
-  if (config.use_bound) {
-    scale = std::min({scale, config.accum_upper_bound, config.scale_upper_bound});
-  }
-  if (config.power_of_two) {
-    // The float32 logarithm of the original may round up to the next power of two.
-    scale = std::exp2(std::floor(std::log2(scale)));
-  }
-  state.scale = AsFp16(scale);
-}
 
 void FinishAdaLoss(Setup<AdaLoss::Config>& setup) {
   AdaLoss::Config& config = setup.config;
@@ -89,7 +85,6 @@ void FinishAdaLoss(Setup<AdaLoss::Config>& setup) {
 
 PolicyInfo AdaLossPolicy() {
   using Config = AdaLoss::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<AdaLoss>(
       {.name = "adaloss",
        .aliases = {"ada-loss", "ada_loss"},

@@ -37,7 +37,7 @@ struct AmpLossScaler {
     if (state.loss_scale == 0) {
       return {.next = state,
               .skip = true,
-              .event = FatalEvent({"ZeroDivisionError", "float division by zero"})};
+              .event = FatalEvent("ZeroDivisionError", "float division by zero")};
     }
     State next = state;
     const bool dynamic = config.loss_scale.dynamic();
@@ -57,10 +57,8 @@ struct AmpLossScaler {
     }
     return {.next = next, .skip = skip};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"loss_scale", &State::loss_scale},
-                      StateField{"unskipped", &State::unskipped}};
-  }
+  static constexpr std::tuple kFields = {StateField{"loss_scale", &State::loss_scale},
+                                         StateField{"unskipped", &State::unskipped}};
 };
 
 void NoteDynamics(Setup<AmpLossScaler::Config>& setup) {
@@ -89,12 +87,10 @@ void NoteDynamics(Setup<AmpLossScaler::Config>& setup) {
 
 PolicyInfo ApexPolicy() {
   using Config = AmpLossScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<AmpLossScaler>(
       {.name = "apex",
        .aliases = {"apex_amp"},
-       .summary = "apex.amp; without min_loss_scale its scale can reach 0, which raises",
-       .rules = {.finite_test = FiniteTest::kElementwise}},
+       .summary = "apex.amp; without min_loss_scale its scale can reach 0, which raises"},
       {Row(&Config::loss_scale, "loss_scale", {}, "dynamic",
            "dynamic, or a number: a scale that never changes"),
        Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "65536",

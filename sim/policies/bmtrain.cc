@@ -2,7 +2,6 @@
 // OptimManager of BMTrain 1.0, with a Python number as its scale.
 // Source: OpenBMB/BMTrain, bmtrain/optim/optim_manager.py.
 #include <limits>
-#include <string>
 #include <tuple>
 
 #include "sim/policies/policy.h"
@@ -55,21 +54,18 @@ struct OptimManager {
       if (grows) next = {.loss_scale = state.loss_scale * config.loss_scale_factor};
     });
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"loss_scale", &State::loss_scale},
-                      StateField{"steps_since_last_scale", &State::steps_since_last_scale}};
-  }
+  static constexpr std::tuple kFields = {
+      StateField{"loss_scale", &State::loss_scale},
+      StateField{"steps_since_last_scale", &State::steps_since_last_scale}};
 };
 
 }  // namespace
 
 PolicyInfo BmtrainPolicy() {
   using Config = OptimManager::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<OptimManager>(
       {.name = "bmtrain",
        .summary = "BMTrain's OptimManager; its checkpoint keeps only the scale",
-       .rules = {.finite_test = FiniteTest::kElementwise},
        .checkpoint = Kept::kScale},
       {Row(&Config::loss_scale, "loss_scale", {"init_scale", "initial_loss_scale"}, "1024",
            "loss scale of the first step; the original's None is static with 1", kStart),

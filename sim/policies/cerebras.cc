@@ -62,14 +62,6 @@ ShownValue ReadParameter(const Settings& settings, std::string_view name, Fp16Ty
   return into.name;
 }
 
-ScalerEvent FloorEvent(float non_clamped) {
-  return {.type = "ApplianceNanError",
-          .message =
-              "Minimum loss scale threshold was reached: the scale before clamping is below "
-              "min_loss_scale",
-          .details = {{"non_clamped", HexFloat(non_clamped)}}};
-}
-
 struct GradScaler {
   struct Config {
     FixedOrDynamic loss_scale;
@@ -114,15 +106,20 @@ struct GradScaler {
     const float non_clamped = next.scale < max ? next.scale : max;
     next.scale = min < non_clamped ? non_clamped : min;
     Transition<State> result = {.next = next, .skip = input.overflow};
-    if (non_clamped < next.scale) result.event = FloorEvent(non_clamped);
+    if (non_clamped < next.scale) {
+      result.event = ScalerEvent{.type = "ApplianceNanError",
+                                 .message =
+                                     "Minimum loss scale threshold was reached: the scale "
+                                     "before clamping is below min_loss_scale",
+                                 .details = {{"non_clamped", HexFloat(non_clamped)}}};
+    }
     return result;
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"loss_scale", &State::scale},
-                      StateField{"steps_since_rescale", &State::steps_since_rescale},
-                      StateField{"overflows_since_rescale", &State::overflows_since_rescale},
-                      StateField{"num_skipped_steps", &State::num_skipped_steps}};
-  }
+  static constexpr std::tuple kFields = {
+      StateField{"loss_scale", &State::scale},
+      StateField{"steps_since_rescale", &State::steps_since_rescale},
+      StateField{"overflows_since_rescale", &State::overflows_since_rescale},
+      StateField{"num_skipped_steps", &State::num_skipped_steps}};
 };
 
 // Which defaults, and whether a minimum below 2^-14 is refused.
@@ -211,9 +208,8 @@ void FinishCerebras(Variant variant, Setup<GradScaler::Config>& setup) {
 
 PolicyInfo PolicyOfCerebras(PolicyInfo info, Variant variant) {
   using Config = GradScaler::Config;
-  using Row = Parameter<Config>;
   const bool code = variant == Variant::kCode;
-  std::vector<Row> rows = {
+  std::vector<Parameter<Config>> rows = {
       Row(&Config::loss_scale, "loss_scale", {"loss_scaling_factor"}, "dynamic",
           "dynamic, or a number: a scale that never changes and skips nothing; 0 means 1"),
       Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, code ? "2^15" : "2e15",
@@ -307,11 +303,10 @@ struct CsDynamicLossScale {
     next.overflows_since_rescale = Times(next.overflows_since_rescale, 1 - increase);
     return {.next = next, .skip = input.overflow};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"current_loss_scale", &State::scale},
-                      StateField{"steps_since_rescale", &State::steps_since_rescale},
-                      StateField{"overflows_since_rescale", &State::overflows_since_rescale}};
-  }
+  static constexpr std::tuple kFields = {
+      StateField{"current_loss_scale", &State::scale},
+      StateField{"steps_since_rescale", &State::steps_since_rescale},
+      StateField{"overflows_since_rescale", &State::overflows_since_rescale}};
 };
 
 // The parameters are compared and printed in the type of Python.
@@ -366,7 +361,6 @@ void FinishCerebrasTf(Setup<CsDynamicLossScale::Config>& setup) {
 
 PolicyInfo CerebrasTfPolicy() {
   using Config = CsDynamicLossScale::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<CsDynamicLossScale>(
       {.name = "cerebras-tf",
        .aliases = {"cerebras_tf"},

@@ -18,13 +18,17 @@ struct IterationState {
   int64_t last_overflow_iter = -1;
 };
 
-constexpr auto IterationFields() {
-  return std::tuple{StateField{"cur_scale", &IterationState::cur_scale},
-                    StateField{"cur_iter", &IterationState::cur_iter},
-                    StateField{"last_overflow_iter", &IterationState::last_overflow_iter}};
-}
+constexpr std::tuple kIterationFields = {
+    StateField{"cur_scale", &IterationState::cur_scale},
+    StateField{"cur_iter", &IterationState::cur_iter},
+    StateField{"last_overflow_iter", &IterationState::last_overflow_iter}};
 
 // DynamicLossScaler of apex.fp16_utils. Source: NVIDIA/apex, apex/fp16_utils/loss_scaler.py.
+
+const PythonNumber& Floor() {
+  static const PythonNumber kOne = PythonNumber::Int(1);
+  return kOne;
+}
 
 struct Fp16UtilsLossScaler {
   struct Config {
@@ -34,33 +38,25 @@ struct Fp16UtilsLossScaler {
   };
   using State = IterationState;
   static State Start(const Config& config) { return {.cur_scale = config.init_scale}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() { return IterationFields(); }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    return UpdateAsPython(state, input, [&](State& next) {
+      if (input.overflow) {
+        next.cur_scale = Max(next.cur_scale / config.scale_factor, Floor());
+        next.last_overflow_iter = next.cur_iter;
+      } else if (config.scale_window.Divides(next.cur_iter - next.last_overflow_iter)) {
+        next.cur_scale = next.cur_scale * config.scale_factor;
+      }
+      next.cur_iter += 1;
+    });
+  }
+  static constexpr auto kFields = kIterationFields;
 };
-
-const PythonNumber& Floor() {
-  static const PythonNumber kOne = PythonNumber::Int(1);
-  return kOne;
-}
-
-Transition<IterationState> Fp16UtilsLossScaler::Next(const Config& config, const State& state,
-                                                     const ScalerInput& input) {
-  return UpdateAsPython(state, input, [&](State& next) {
-    if (input.overflow) {
-      next.cur_scale = Max(next.cur_scale / config.scale_factor, Floor());
-      next.last_overflow_iter = next.cur_iter;
-    } else if (config.scale_window.Divides(next.cur_iter - next.last_overflow_iter)) {
-      next.cur_scale = next.cur_scale * config.scale_factor;
-    }
-    next.cur_iter += 1;
-  });
-}
 
 }  // namespace
 
 PolicyInfo ApexFp16UtilsPolicy() {
   using Config = Fp16UtilsLossScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<Fp16UtilsLossScaler>(
       {.name = "apex-fp16-utils",
        .aliases = {"apex_fp16_utils"},
@@ -140,70 +136,51 @@ struct DynamicLossScaler {
   static State Start(const Config& config) {
     return {{.cur_scale = config.first_scale()}, config.delayed_shift};
   }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple_cat(IterationFields(),
-                          std::tuple{StateField{"cur_hysteresis", &State::cur_hysteresis}});
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    if (!config.dynamic) return {.next = state, .skip = input.overflow};
+    const bool lowers = config.delayed_shift == 1 || state.cur_hysteresis == 1;
+    const bool raises =
+        config.raise_error_at_min_scale && lowers && state.cur_scale == config.min_scale;
+    // The common exception is not thrown: those who search for parameters meet it at every second
+    // step.
+    if (input.overflow && raises) {
+      return {.next = state,
+              .skip = true,
+              .event = FatalEvent("Exception",
+                                  "Current loss scale already at minimum - cannot decrease scale "
+                                  "anymore. Exiting run.")};
+    }
+    return UpdateAsPython(state, input, [&](State& next) {
+      if (input.overflow) {
+        const PythonNumber lowered =
+            lowers ? Max(next.cur_scale / config.scale_factor, config.min_scale) : next.cur_scale;
+        // The original logs scales as integers, which an infinite one is not.
+        CheckConvertsToInt(next.cur_scale);
+        CheckConvertsToInt(lowered);
+        next.cur_scale = lowered;
+        next.cur_hysteresis -= lowers ? 0 : 1;
+        next.last_overflow_iter = next.cur_iter;
+      } else {
+        if (config.consecutive_hysteresis) next.cur_hysteresis = config.delayed_shift;
+        if (Grows(config, next)) {
+          next.cur_hysteresis = config.delayed_shift;
+          next.cur_scale = next.cur_scale * config.scale_factor;
+        }
+      }
+      next.cur_iter += 1;
+    });
   }
+  static bool Grows(const Config& config, const State& state) {
+    const int64_t since = state.cur_iter - state.last_overflow_iter;
+    if (config.growth == Growth::kBefore_0_17_1) return config.scale_window.Divides(since);
+    return since > 1 && config.scale_window.Divides(since - 1);
+  }
+  static constexpr auto kFields = std::tuple_cat(
+      kIterationFields, std::tuple{StateField{"cur_hysteresis", &State::cur_hysteresis}});
 };
 
 using DeepSpeedConfig = DynamicLossScaler::Config;
-using DeepSpeedState = DynamicLossScaler::State;
-
-bool LowersScale(const DeepSpeedConfig& config, const DeepSpeedState& state) {
-  return config.delayed_shift == 1 || state.cur_hysteresis == 1;
-}
-
-// Where the original raises at an overflow. The common exception is not thrown: those who search
-// for parameters meet it at every second step.
-bool RaisesAtOverflow(const DeepSpeedConfig& config, const DeepSpeedState& state) {
-  return config.raise_error_at_min_scale && LowersScale(config, state) &&
-         state.cur_scale == config.min_scale;
-}
-
-// The original logs scales as integers, which an infinite one is not.
-void OnOverflow(const DeepSpeedConfig& config, DeepSpeedState& state) {
-  if (LowersScale(config, state)) {
-    const PythonNumber lowered = Max(state.cur_scale / config.scale_factor, config.min_scale);
-    CheckConvertsToInt(state.cur_scale);
-    CheckConvertsToInt(lowered);
-    state.cur_scale = lowered;
-  } else {
-    CheckConvertsToInt(state.cur_scale);
-    state.cur_hysteresis -= 1;
-  }
-  state.last_overflow_iter = state.cur_iter;
-}
-
-bool Grows(const DeepSpeedConfig& config, const DeepSpeedState& state) {
-  const int64_t since = state.cur_iter - state.last_overflow_iter;
-  if (config.growth == Growth::kBefore_0_17_1) return config.scale_window.Divides(since);
-  return since > 1 && config.scale_window.Divides(since - 1);
-}
-
-void OnCleanStep(const DeepSpeedConfig& config, DeepSpeedState& state) {
-  if (config.consecutive_hysteresis) state.cur_hysteresis = config.delayed_shift;
-  if (!Grows(config, state)) return;
-  state.cur_hysteresis = config.delayed_shift;
-  state.cur_scale = state.cur_scale * config.scale_factor;
-}
-
-Transition<DeepSpeedState> DynamicLossScaler::Next(const DeepSpeedConfig& config,
-                                                   const DeepSpeedState& state,
-                                                   const ScalerInput& input) {
-  if (!config.dynamic) return {.next = state, .skip = input.overflow};
-  if (input.overflow && RaisesAtOverflow(config, state)) {
-    return {.next = state,
-            .skip = true,
-            .event = FatalEvent({"Exception",
-                                 "Current loss scale already at minimum - cannot decrease scale "
-                                 "anymore. Exiting run."})};
-  }
-  return UpdateAsPython(state, input, [&](DeepSpeedState& next) {
-    input.overflow ? OnOverflow(config, next) : OnCleanStep(config, next);
-    next.cur_iter += 1;
-  });
-}
 
 void NoteHysteresis(Setup<DeepSpeedConfig>& setup) {
   const int64_t shift = setup.config.delayed_shift;
@@ -248,7 +225,6 @@ void FinishDynamic(Setup<DeepSpeedConfig>& setup) {
 
 PolicyInfo PolicyOfDeepSpeed(PolicyInfo info, Growth growth) {
   using Config = DeepSpeedConfig;
-  using Row = Parameter<Config>;
   return PolicyOf<DynamicLossScaler>(
       std::move(info),
       {Row(&Config::loss_scale, "loss_scale", {"static_loss_scale"}, "0",
@@ -296,43 +272,40 @@ PolicyInfo DeepSpeed016Policy() {
 
 namespace {
 
-struct Fp16Optimizer {
-  using Config = StaticOrDynamic;
-  using State = IterationState;
-  static State Start(const Config& config) { return {.cur_scale = config.first_scale()}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() { return IterationFields(); }
-};
-
 // A float since 0.18.6; the integer before differs only in what becomes of integers above 2^1023.
 const PythonNumber& ScaleFactor() {
   static const PythonNumber kTwo = PythonNumber::Float(2);
   return kTwo;
 }
 
-Transition<IterationState> Fp16Optimizer::Next(const Config& config, const State& state,
-                                               const ScalerInput& input) {
-  return UpdateAsPython(state, input, [&](State& next) {
-    if (!config.dynamic) {
-      // Only the count of steps goes on.
-    } else if (input.overflow) {
-      next.cur_scale = Max(next.cur_scale / ScaleFactor(), config.min_scale);
-      next.last_overflow_iter = next.cur_iter;
-    } else {
-      const int64_t stable_interval = next.cur_iter - next.last_overflow_iter - 1;
-      if (stable_interval > 0 && config.scale_window.Divides(stable_interval)) {
-        next.cur_scale = next.cur_scale * ScaleFactor();
+struct Fp16Optimizer {
+  using Config = StaticOrDynamic;
+  using State = IterationState;
+  static State Start(const Config& config) { return {.cur_scale = config.first_scale()}; }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    return UpdateAsPython(state, input, [&](State& next) {
+      if (!config.dynamic) {
+        // Only the count of steps goes on.
+      } else if (input.overflow) {
+        next.cur_scale = Max(next.cur_scale / ScaleFactor(), config.min_scale);
+        next.last_overflow_iter = next.cur_iter;
+      } else {
+        const int64_t stable_interval = next.cur_iter - next.last_overflow_iter - 1;
+        if (stable_interval > 0 && config.scale_window.Divides(stable_interval)) {
+          next.cur_scale = next.cur_scale * ScaleFactor();
+        }
       }
-    }
-    next.cur_iter += 1;
-  });
-}
+      next.cur_iter += 1;
+    });
+  }
+  static constexpr auto kFields = kIterationFields;
+};
 
 }  // namespace
 
 PolicyInfo DeepSpeedFp16OptimizerPolicy() {
   using Config = StaticOrDynamic;
-  using Row = Parameter<Config>;
   return PolicyOf<Fp16Optimizer>(
       {.name = "deepspeed-fp16-optimizer",
        .aliases = {"deepspeed_fp16_optimizer"},

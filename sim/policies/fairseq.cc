@@ -69,14 +69,13 @@ struct FairseqLossScaler {
                                 const ScalerInput& input) {
     return input.overflow ? CheckOverflow(config, state) : Update(config, state);
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"loss_scale", &State::loss_scale},
-                      StateField{"iter", &State::iter},
-                      StateField{"last_overflow_iter", &State::last_overflow_iter},
-                      StateField{"last_rescale_iter", &State::last_rescale_iter},
-                      StateField{"overflows_since_rescale", &State::overflows_since_rescale},
-                      StateField{"scale_window", &State::scale_window}};
-  }
+  static constexpr std::tuple kFields = {
+      StateField{"loss_scale", &State::loss_scale},
+      StateField{"iter", &State::iter},
+      StateField{"last_overflow_iter", &State::last_overflow_iter},
+      StateField{"last_rescale_iter", &State::last_rescale_iter},
+      StateField{"overflows_since_rescale", &State::overflows_since_rescale},
+      StateField{"scale_window", &State::scale_window}};
 };
 
 using FairseqState = FairseqLossScaler::State;
@@ -90,12 +89,6 @@ Transition<FairseqState> Raise(FairseqState next, std::string_view type, std::st
                                .message = std::move(message),
                                .fatal = type != "OverflowError",
                                .details = {}}};
-}
-
-std::string FloorMessage(double min_loss_scale) {
-  return "Minimum loss scale reached (" + PythonRepr(min_loss_scale) +
-         "). Your loss is probably exploding. Try lowering the learning rate, using gradient "
-         "clipping or increasing the batch size.";
 }
 
 // Lowers scale and window; returns the exception that stops it midway, if any.
@@ -130,7 +123,11 @@ Transition<FairseqState> FairseqLossScaler::CheckOverflow(const Config& config,
   }
   if (config.stack == FairseqStack::kFairseq && next.loss_scale <= config.min_loss_scale) {
     next.loss_scale = state.loss_scale;
-    return Raise(next, "FloatingPointError", FloorMessage(config.min_loss_scale));
+    return Raise(
+        next, "FloatingPointError",
+        "Minimum loss scale reached (" + PythonRepr(config.min_loss_scale) +
+            "). Your loss is probably exploding. Try lowering the learning rate, using gradient "
+            "clipping or increasing the batch size.");
   }
   if (config.stack == FairseqStack::kMetaseq && next.loss_scale < config.min_loss_scale) {
     next.loss_scale = state.loss_scale;
@@ -162,9 +159,9 @@ Transition<FairseqState> FairseqLossScaler::Update(const Config& config, const S
   return {.next = next};
 }
 
-// Elsewhere 0 means the default.
-void NoteZeros(Setup<FairseqLossScaler::Config>& setup) {
+void NoteCommon(Setup<FairseqLossScaler::Config>& setup) {
   const FairseqLossScaler::Config& config = setup.config;
+  // Elsewhere 0 means the default.
   setup.NoteIf(config.init_scale == 0 && config.threshold.value_or(0) <= 0,
                "init_scale 0 is taken as it is, not as the default: the scale stays 0");
   setup.NoteIf(config.min_loss_scale == 0,
@@ -173,11 +170,6 @@ void NoteZeros(Setup<FairseqLossScaler::Config>& setup) {
                      "the scale has underflowed to 0"
                    : "min_loss_scale 0 is taken as it is, not as the default: the scale can "
                      "reach 0 and never returns");
-}
-
-void NoteCommon(Setup<FairseqLossScaler::Config>& setup) {
-  const FairseqLossScaler::Config& config = setup.config;
-  NoteZeros(setup);
   NoteDivisor("scale_factor", config.scale_factor, setup.notes);
   if (config.scale_window == 0) {
     setup.Note("scale_window 0: the first clean step raises ZeroDivisionError");
@@ -227,7 +219,6 @@ void NoteMetaseq(Setup<FairseqLossScaler::Config>& setup) {
 
 PolicyInfo PolicyOfFairseq(std::string_view name, FairseqStack stack, std::string_view summary) {
   using Config = FairseqLossScaler::Config;
-  using Row = Parameter<Config>;
   const bool fairseq = stack == FairseqStack::kFairseq;
   return PolicyOf<FairseqLossScaler>(
       {.name = name,

@@ -2,11 +2,9 @@
 // MixedPrecisionTrainer of guided-diffusion and improved-diffusion, which keeps the logarithm of
 // its scale, a Python float. Source: openai/guided-diffusion, guided_diffusion/fp16_util.py.
 #include <cmath>
-#include <string>
 #include <tuple>
 
 #include "sim/policies/policy.h"
-#include "sim/policies/python_number.h"
 
 namespace dlsim::sim {
 namespace {
@@ -49,7 +47,7 @@ struct MixedPrecisionTrainer {
     if (state.lg_loss_scale.log2 >= 1024) {
       return {.next = state,
               .skip = true,
-              .event = FatalEvent({"OverflowError", "(34, 'Numerical result out of range')"})};
+              .event = FatalEvent("OverflowError", "(34, 'Numerical result out of range')")};
     }
     const bool skip = input.overflow || state.lg_loss_scale.log2 <= -1075;
     State next = state;
@@ -57,17 +55,14 @@ struct MixedPrecisionTrainer {
     next.loss_scale = Scale(next);
     return {.next = next, .skip = skip};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"loss_scale", &State::loss_scale},
-                      StateField{"lg_loss_scale", &State::lg_loss_scale}};
-  }
+  static constexpr std::tuple kFields = {StateField{"loss_scale", &State::loss_scale},
+                                         StateField{"lg_loss_scale", &State::lg_loss_scale}};
 };
 
 }  // namespace
 
 PolicyInfo GuidedDiffusionPolicy() {
   using Config = MixedPrecisionTrainer::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<MixedPrecisionTrainer>(
       {.name = "guided-diffusion",
        .aliases = {"improved-diffusion"},

@@ -51,11 +51,9 @@ struct MegatronScaler {
     }
     return {.next = next};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"scale", &State::scale},
-                      StateField{"growth_tracker", &State::growth_tracker},
-                      StateField{"hysteresis_tracker", &State::hysteresis_tracker}};
-  }
+  static constexpr std::tuple kFields = {
+      StateField{"scale", &State::scale}, StateField{"growth_tracker", &State::growth_tracker},
+      StateField{"hysteresis_tracker", &State::hysteresis_tracker}};
 };
 
 void Require(bool condition, const char* message) {
@@ -96,11 +94,9 @@ void FinishMegatron(Setup<MegatronScaler::Config>& setup) {
 
 PolicyInfo MegatronPolicy() {
   using Config = MegatronScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<MegatronScaler>(
       {.name = "megatron",
-       .summary = "Megatron-LM's DynamicGradScaler; no ceiling, can grow to infinity",
-       .rules = {.finite_test = FiniteTest::kElementwise}},
+       .summary = "Megatron-LM's DynamicGradScaler; no ceiling, can grow to infinity"},
       {Row(&Config::initial_scale, "initial_scale", {"initial_loss_scale", "init_scale"}, "2^32",
            "scale of the first step", kStart),
        Row(&Config::min_scale, "min_scale", {"min_loss_scale"}, "1", "floor of a decrease", kFloor),
@@ -140,39 +136,35 @@ struct ColossalScaler {
     int64_t hysteresis_step = 0;
   };
   static State Start(const Config& config) { return {config.initial_scale, 0, 0}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"scale", &State::scale},
-                      StateField{"growth_step", &State::growth_step},
-                      StateField{"hysteresis_step", &State::hysteresis_step}};
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    if (input.overflow) {
+      next.hysteresis_step += 1;
+      next.growth_step = 0;
+      if (next.hysteresis_step >= config.hysteresis) {
+        next.scale = state.scale * config.backoff_factor;
+        if (config.min_scale != 0) next.scale = std::max<float>(next.scale, config.min_scale);
+      }
+      return {.next = next, .skip = true};
+    }
+    next.growth_step += 1;
+    if (next.growth_step == config.growth_interval) {
+      next.growth_step = 0;
+      next.hysteresis_step = 0;
+      next.scale = state.scale * config.growth_factor;
+      if (config.max_scale != 0) next.scale = std::min<float>(next.scale, config.max_scale);
+    }
+    return {.next = next};
   }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale},
+                                         StateField{"growth_step", &State::growth_step},
+                                         StateField{"hysteresis_step", &State::hysteresis_step}};
 };
 
 ShownValue ReadParameter(const Settings& settings, std::string_view name,
                          ColossalScaler::Limit& into) {
   return ReadParameter(settings, name, into.given);
-}
-
-Transition<ColossalScaler::State> ColossalScaler::Next(const Config& config, const State& state,
-                                                       const ScalerInput& input) {
-  State next = state;
-  if (input.overflow) {
-    next.hysteresis_step += 1;
-    next.growth_step = 0;
-    if (next.hysteresis_step >= config.hysteresis) {
-      next.scale = state.scale * config.backoff_factor;
-      if (config.min_scale != 0) next.scale = std::max<float>(next.scale, config.min_scale);
-    }
-    return {.next = next, .skip = true};
-  }
-  next.growth_step += 1;
-  if (next.growth_step == config.growth_interval) {
-    next.growth_step = 0;
-    next.hysteresis_step = 0;
-    next.scale = state.scale * config.growth_factor;
-    if (config.max_scale != 0) next.scale = std::min<float>(next.scale, config.max_scale);
-  }
-  return {.next = next};
 }
 
 void CheckColossal(const ColossalScaler::Config& config) {
@@ -216,11 +208,9 @@ void NoteColossal(Setup<ColossalScaler::Config>& setup) {
 
 PolicyInfo ColossalAiPolicy() {
   using Config = ColossalScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<ColossalScaler>(
       {.name = "colossalai",
        .summary = "ColossalAI's DynamicGradScaler; its checkpoint keeps only the scale",
-       .rules = {.finite_test = FiniteTest::kElementwise},
        .checkpoint = Kept::kScale},
       {Row(&Config::initial_scale, "initial_scale", {"init_scale", "initial_loss_scale"}, "2^16",
            "scale of the first step", kStart),

@@ -59,22 +59,18 @@ struct AmpLossScaler {
     state.loss_scale = scale;
     state.next_loss_scale = {scale};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"loss_scale", &State::loss_scale},
-                      StateField{"next_loss_scale", &State::next_loss_scale},
-                      StateField{"unskipped", &State::unskipped}};
-  }
+  static constexpr std::tuple kFields = {StateField{"loss_scale", &State::loss_scale},
+                                         StateField{"next_loss_scale", &State::next_loss_scale},
+                                         StateField{"unskipped", &State::unskipped}};
 };
 
 }  // namespace
 
 PolicyInfo MxnetPolicy() {
   using Config = AmpLossScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<AmpLossScaler>(
       {.name = "mxnet",
        .summary = "LossScaler of MXNet's AMP; each change acts one step late",
-       .rules = {.finite_test = FiniteTest::kElementwise},
        .checkpoint = Kept::kNothing},
       {Row(&Config::loss_scale, "loss_scale", {"init", "init_scale", "initial_loss_scale"}, "2^16",
            "loss scale of the first step", kStart),

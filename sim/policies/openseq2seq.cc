@@ -43,49 +43,40 @@ struct Backoff {
     int64_t last_overflow_iteration = -1;
   };
   static State Start(const Config& config) { return {config.scale_max, 0, -1}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"scale", &State::scale},
-                      StateField{"iteration", &State::iteration},
-                      StateField{"last_overflow_iteration", &State::last_overflow_iteration}};
+  // tf.clip_by_value: the lower limit wins where the limits cross, and a NaN stays.
+  static float Clip(float scale, const Config& config) {
+    return std::max(std::min(scale, config.scale_max), config.scale_min);
   }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    next.iteration += 1;
+    const int64_t seen =
+        config.order == IterationOrder::kIncrementFirst ? next.iteration : state.iteration;
+    if (input.overflow) {
+      next.scale = Clip(state.scale / config.step_factor, config);
+      next.last_overflow_iteration = seen;
+      return {.next = next, .skip = true};
+    }
+    if (config.step_window == 0) {
+      return {.next = state,
+              .skip = true,
+              .event = FatalEvent("InvalidArgumentError", "Integer division by zero")};
+    }
+    if ((seen - state.last_overflow_iteration) % config.step_window == 0) {
+      next.scale = Clip(state.scale * config.step_factor, config);
+    }
+    return {.next = next};
+  }
+  static constexpr std::tuple kFields = {
+      StateField{"scale", &State::scale}, StateField{"iteration", &State::iteration},
+      StateField{"last_overflow_iteration", &State::last_overflow_iteration}};
 };
-
-// tf.clip_by_value: the lower limit wins where the limits cross, and a NaN stays.
-float Clip(float scale, const Backoff::Config& config) {
-  return std::max(std::min(scale, config.scale_max), config.scale_min);
-}
-
-Transition<Backoff::State> Backoff::Next(const Config& config, const State& state,
-                                         const ScalerInput& input) {
-  State next = state;
-  next.iteration += 1;
-  const int64_t seen =
-      config.order == IterationOrder::kIncrementFirst ? next.iteration : state.iteration;
-  if (input.overflow) {
-    next.scale = Clip(state.scale / config.step_factor, config);
-    next.last_overflow_iteration = seen;
-    return {.next = next, .skip = true};
-  }
-  if (config.step_window == 0) {
-    return {.next = state,
-            .skip = true,
-            .event = ScalerEvent{.type = "InvalidArgumentError",
-                                 .message = "Integer division by zero",
-                                 .fatal = true,
-                                 .details = {}}};
-  }
-  if ((seen - state.last_overflow_iteration) % config.step_window == 0) {
-    next.scale = Clip(state.scale * config.step_factor, config);
-  }
-  return {.next = next};
-}
 
 }  // namespace
 
 PolicyInfo OpenSeq2SeqBackoffPolicy() {
   using Config = Backoff::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<Backoff>(
       {.name = "openseq2seq-backoff",
        .aliases = {"openseq2seq_backoff"},
@@ -142,16 +133,44 @@ struct LogMax {
   };
   static constexpr bool kUsesAbsmax = true;
   static State Start(const Config&) { return {}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"scale", &State::scale},
-                      StateField{"x_hat", &State::x_hat, false},
-                      StateField{"slow_x_hat", &State::slow_x_hat, false},
-                      StateField{"xsquared_hat", &State::xsquared_hat, false},
-                      StateField{"b1_correction", &State::b1_correction, false},
-                      StateField{"b2_correction", &State::b2_correction, false},
-                      StateField{"iteration", &State::iteration, false}};
+  static float Blend(const Average& average, float old_value, float value) {
+    return average.beta * old_value + average.rest * value;
   }
+  // log2 of the scale: 16 less the magnitude that all but a share of the steps stay below. In
+  // float32 like the original, whose rounding errors alone spread the values of a constant
+  // gradient.
+  static float Log2Scale(const State& state, float overflow_std_dev) {
+    const float mu = state.x_hat / (1 - state.b1_correction);
+    const float e_xsquared = state.xsquared_hat / (1 - state.b2_correction);
+    const float slow_mu = state.slow_x_hat / (1 - state.b2_correction);
+    const float variance = e_xsquared - slow_mu * slow_mu;
+    const float sigma = std::sqrt(std::max(variance, 0.0f));
+    return 16 - (sigma * overflow_std_dev + mu);
+  }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    const bool overflow = input.overflow || !std::isfinite(input.absmax);
+    // The stand-in for an overflow is a power of log_max where its logarithm would belong.
+    const float x =
+        overflow ? std::pow(2.0f, config.log_max) : std::log(input.absmax) / std::log(2.0f);
+    State next = state;
+    next.iteration += 1;
+    next.x_hat = Blend(config.fast, state.x_hat, x);
+    next.b1_correction = state.b1_correction * config.fast.beta;
+    next.slow_x_hat = Blend(config.slow, state.slow_x_hat, x);
+    next.xsquared_hat = Blend(config.slow, state.xsquared_hat, x * x);
+    next.b2_correction = state.b2_correction * config.slow.beta;
+    const float proposed = std::pow(2.0f, Log2Scale(next, config.overflow_std_dev));
+    next.scale = std::max(std::min(proposed, config.scale_max), config.scale_min);
+    return {.next = next, .skip = overflow};
+  }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale},
+                                         StateField{"x_hat", &State::x_hat, false},
+                                         StateField{"slow_x_hat", &State::slow_x_hat, false},
+                                         StateField{"xsquared_hat", &State::xsquared_hat, false},
+                                         StateField{"b1_correction", &State::b1_correction, false},
+                                         StateField{"b2_correction", &State::b2_correction, false},
+                                         StateField{"iteration", &State::iteration, false}};
 };
 
 ShownValue ReadParameter(const Settings& settings, std::string_view name, LogMax::Average& into) {
@@ -160,44 +179,10 @@ ShownValue ReadParameter(const Settings& settings, std::string_view name, LogMax
   return beta;
 }
 
-float Blend(const LogMax::Average& average, float old_value, float value) {
-  return average.beta * old_value + average.rest * value;
-}
-
-// log2 of the scale: 16 less the magnitude that all but a share of the steps stay below. In float32
-// like the original, whose rounding errors alone spread the values of a constant gradient.
-float Log2Scale(const LogMax::State& state, float overflow_std_dev) {
-  const float mu = state.x_hat / (1 - state.b1_correction);
-  const float e_xsquared = state.xsquared_hat / (1 - state.b2_correction);
-  const float slow_mu = state.slow_x_hat / (1 - state.b2_correction);
-  const float variance = e_xsquared - slow_mu * slow_mu;
-  const float sigma = std::sqrt(std::max(variance, 0.0f));
-  return 16 - (sigma * overflow_std_dev + mu);
-}
-
-Transition<LogMax::State> LogMax::Next(const Config& config, const State& state,
-                                       const ScalerInput& input) {
-  const bool overflow = input.overflow || !std::isfinite(input.absmax);
-  // The stand-in for an overflow is a power of log_max where its logarithm would belong.
-  const float x =
-      overflow ? std::pow(2.0f, config.log_max) : std::log(input.absmax) / std::log(2.0f);
-  State next = state;
-  next.iteration += 1;
-  next.x_hat = Blend(config.fast, state.x_hat, x);
-  next.b1_correction = state.b1_correction * config.fast.beta;
-  next.slow_x_hat = Blend(config.slow, state.slow_x_hat, x);
-  next.xsquared_hat = Blend(config.slow, state.xsquared_hat, x * x);
-  next.b2_correction = state.b2_correction * config.slow.beta;
-  const float proposed = std::pow(2.0f, Log2Scale(next, config.overflow_std_dev));
-  next.scale = std::max(std::min(proposed, config.scale_max), config.scale_min);
-  return {.next = next, .skip = overflow};
-}
-
 }  // namespace
 
 PolicyInfo OpenSeq2SeqLogMaxPolicy() {
   using Config = LogMax::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<LogMax>(
       {.name = "openseq2seq-logmax",
        .aliases = {"openseq2seq_logmax"},

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What policies are written with: their parameters, how many steps are alike, where a policy ends
-// up for its notes, and the scale that never changes. At the end the policies, each defined in the
-// file of its family.
+// What policies are written with: their parameters, where a policy ends up for its notes, and the
+// scale that never changes; then the policies, each defined in the file of its family, and their
+// settings.
 #pragma once
 
-#include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -17,6 +17,7 @@
 
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/policies.h"
+#include "dlsim/sim/replay.h"
 
 namespace dlsim::sim {
 
@@ -78,21 +79,28 @@ ShownValue ReadParameter(const Settings& settings, std::string_view name,
                          std::optional<float>& into);
 ShownValue ReadParameter(const Settings& settings, std::string_view name, FixedOrDynamic& into);
 
-// A parameter of a policy, and the member of its Config that holds it.
+// A parameter of a policy, and what reads it into the member of its Config.
 template <class Config>
 struct Parameter {
-  template <class Base, class T>
-  Parameter(T Base::*member, std::string_view name, std::vector<std::string_view> aliases,
-            std::string_view default_text, std::string_view help,
-            ParameterRole role = ParameterRole::kOther)
-      : info{name, std::move(aliases), default_text, help, role},
-        read([=](const Settings& settings, Config& config) {
-          return ReadParameter(settings, name, config.*member);
-        }) {}
-
   ParameterInfo info;
   std::function<ShownValue(const Settings& settings, Config& config)> read;
+
+  // A Config has the parameters of its base, too.
+  template <std::derived_from<Config> Derived>
+  operator Parameter<Derived>() const {
+    return {info, read};
+  }
 };
+
+template <class Config, class T>
+Parameter<Config> Row(T Config::*member, std::string_view name,
+                      std::vector<std::string_view> aliases, std::string_view default_text,
+                      std::string_view help, ParameterRole role = ParameterRole::kOther) {
+  return {{name, std::move(aliases), default_text, help, role},
+          [=](const Settings& settings, Config& config) {
+            return ReadParameter(settings, name, config.*member);
+          }};
+}
 
 // A policy whose parameters were read.
 template <class Config>
@@ -135,6 +143,11 @@ PolicyInfo PolicyOf(PolicyInfo info, std::vector<Parameter<typename P::Config>> 
         .notes = std::move(setup.notes)};
   };
   return info;
+}
+
+// The event of an exception that ends the training.
+inline ScalerEvent FatalEvent(std::string type, std::string message) {
+  return {.type = std::move(type), .message = std::move(message), .fatal = true, .details = {}};
 }
 
 // Where a policy ends up on clean steps only or on overflows only, for notes on its parameters.
@@ -208,22 +221,6 @@ void NoteNoCeiling(std::optional<int64_t> clean_steps, std::vector<std::string>&
 void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> clean_steps,
                  std::vector<std::string>& notes);
 
-// What the scalers of TensorFlow and Paddle's static graph share: a floor of 1 that nobody can set.
-
-// Not std::max: a NaN stays.
-inline float AtLeastOne(float scale) { return scale < 1 ? 1.0f : scale; }
-
-inline void NoteFloorOfOne(std::string_view start_name, double start,
-                           std::vector<std::string>& notes) {
-  if (start < 1) {
-    notes.push_back(
-        std::string(start_name)
-            .append(" below 1: the first decrease raises the scale to 1, the fixed floor"));
-  } else {
-    notes.push_back("the floor of 1 is fixed: gradients that overflow at 1 skip every step");
-  }
-}
-
 // A loss scale that never changes, also used by the families that can switch their dynamics off.
 
 // Never skips a step: whatever overflows is applied.
@@ -238,7 +235,7 @@ struct StaticScale {
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
     return {.next = state};
   }
-  static constexpr auto Fields() { return std::tuple{StateField{"loss_scale", &State::scale}}; }
+  static constexpr std::tuple kFields = {StateField{"loss_scale", &State::scale}};
 };
 
 // The rows of the registry.
@@ -279,5 +276,48 @@ PolicyInfo Fairseq2Policy();
 PolicyInfo IcefallPolicy();
 PolicyInfo GuidedDiffusionPolicy();
 PolicyInfo BmtrainPolicy();
+
+// KEY=VALUE settings for several policies at once: each takes those whose key it knows, and
+// POLICY.KEY=VALUE is for one and wins.
+
+// What the settings set: the option that gives them, and the keys that a policy has.
+struct SettingKind {
+  std::string_view option;  // for messages
+  std::string_view noun;
+  std::function<std::vector<std::string>(const PolicyInfo& policy)> keys;
+};
+
+// Returns the parameter of this name or alias; null if the policy has none.
+const ParameterInfo* FindParameter(const PolicyInfo& policy, std::string_view name);
+
+// The parameters of policies, aliases included: --set.
+const SettingKind& ParameterSettings();
+
+// The fields of a policy's state, and `scale` for its loss scale: --state.
+const SettingKind& StateSettings();
+
+// Returns the settings of one policy as KEY=VALUE. With `only_policy` an unknown key is passed on,
+// so that the policy refuses it with a suggestion of its own.
+std::vector<std::string> SettingsFor(const PolicyInfo& policy,
+                                     std::span<const std::string> settings, const SettingKind& kind,
+                                     bool only_policy);
+
+// Throws Error (exit code 2) for a setting that reaches no policy: a misspelt one must not be lost.
+void RequireUsed(std::span<const PolicyInfo* const> policies, std::span<const std::string> settings,
+                 const SettingKind& kind);
+
+// Sets the fields of a policy's scaler from KEY=VALUE of its state; the loss scale first, as a
+// checkpoint that holds it alone. Throws Error (exit code 2) for unknown names, names given twice
+// and unfit values.
+void RestoreState(std::span<const std::string> state, std::string_view policy,
+                  ConfiguredScaler& configured);
+
+// What becomes of a scaler when training is interrupted and goes on from a checkpoint.
+
+// Continues from a checkpoint that kept so much; `initial` is the scaler as training began.
+inline void ResumeFrom(Kept kept, const LossScaler& initial, LossScaler& scaler) {
+  if (kept == Kept::kScale) scaler.RestartAt(scaler.scale());
+  if (kept == Kept::kNothing) scaler = initial;
+}
 
 }  // namespace dlsim::sim

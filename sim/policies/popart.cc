@@ -4,7 +4,6 @@
 // willow/src/transforms/automaticlossscaling.cpp.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -43,10 +42,8 @@ struct AutomaticLossScaling {
     next.update_factor *= static_cast<float>(input.above_edge) > accepted ? 0.5f : 2.0f;
     return {.next = next};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"lossScaleUpdateFactor", &State::update_factor},
-                      StateField{"counter", &State::counter, false}};
-  }
+  static constexpr std::tuple kFields = {StateField{"lossScaleUpdateFactor", &State::update_factor},
+                                         StateField{"counter", &State::counter, false}};
 };
 
 // What PopART's checks of a proportion print, which differ only in the beginning.
@@ -88,12 +85,10 @@ void FinishPopart(Setup<AutomaticLossScaling::Config>& setup) {
 
 PolicyInfo PopartPolicy() {
   using Config = AutomaticLossScaling::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<AutomaticLossScaling>(
       {.name = "popart",
        .aliases = {"popart_als"},
-       .summary = "automatic loss scaling of Graphcore's PopART; no step is ever skipped",
-       .rules = {.finite_test = FiniteTest::kElementwise}},
+       .summary = "automatic loss scaling of Graphcore's PopART; no step is ever skipped"},
       {Row(&Config::loss_scaling, "lossScaling", {"init_scale"}, "1",
            "loss scale of the optimizer, times the update factor", kStart),
        Row(&Config::bin_edge_location, "binEdgeLocation", {}, "0.125",

@@ -5,13 +5,11 @@
 #include <cmath>
 #include <utility>
 
-#include "dlsim/error.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
 #include "sim/policies/policy.h"
 
 namespace dlsim::sim {
-
 namespace {
 
 using BigInt = PythonNumber::BigInt;
@@ -226,10 +224,6 @@ ShownValue ReadParameter(const Settings& settings, std::string_view name, Python
   const std::string place = std::string(settings.policy).append(".").append(name);
   into = ParsePythonNumber(settings.Text(name), place);
   return FieldValue(into);
-}
-
-ScalerEvent FatalEvent(const PythonError& error) {
-  return {.type = error.type, .message = error.message, .fatal = true, .details = {}};
 }
 
 void NoteFactor(const PythonNumber& scale_factor, std::vector<std::string>& notes) {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -73,9 +72,6 @@ bool SetFromNumber(double value, PythonNumber& field);
 
 // What the policies share whose originals are Python code on Python numbers.
 
-// The event of an exception that ends the training.
-ScalerEvent FatalEvent(const PythonError& error);
-
 // Takes a step by `update`, which changes the state as the original's method does. An exception
 // ends the step as a fatal event and leaves the state as the original would.
 template <class State, class Update>
@@ -86,7 +82,7 @@ Transition<State> UpdateAsPython(const State& state, const ScalerInput& input,
     update(transition.next);
   } catch (const PythonError& error) {
     transition.skip = true;
-    transition.event = FatalEvent(error);
+    transition.event = FatalEvent(error.type, error.message);
   }
   return transition;
 }

@@ -51,10 +51,8 @@ struct GradScaler {
     const bool accept = config.growth == TorchGrowth::kAlways || std::isfinite(grown);
     return {.next = {accept ? grown : state.scale, 0}};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"scale", &State::scale},
-                      StateField{"growth_tracker", &State::growth_tracker}};
-  }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale},
+                                         StateField{"growth_tracker", &State::growth_tracker}};
 };
 
 // The assertions of GradScaler's constructor.
@@ -103,7 +101,6 @@ void FinishTorch(Setup<GradScaler::Config>& setup) {
 
 PolicyInfo PolicyOfTorch(PolicyInfo info, TorchGrowth growth) {
   using Config = GradScaler::Config;
-  using Row = Parameter<Config>;
   info.rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn};
   return PolicyOf<GradScaler>(
       std::move(info),
@@ -163,17 +160,15 @@ struct HysteresisScaler {
     if (input.overflow && used > 0) torch.next.scale = state.scale;
     return {.next = {torch.next, used}, .skip = torch.skip};
   }
-  static constexpr auto Fields() {
-    return std::tuple_cat(GradScaler::Fields(),
-                          std::tuple{StateField{"hysteresis_tracker", &State::hysteresis_tracker}});
-  }
+  static constexpr auto kFields =
+      std::tuple_cat(GradScaler::kFields,
+                     std::tuple{StateField{"hysteresis_tracker", &State::hysteresis_tracker}});
 };
 
 }  // namespace
 
 PolicyInfo ApexHysteresisPolicy() {
   using Config = HysteresisScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<HysteresisScaler>(
       {.name = "apex-hysteresis",
        .aliases = {"apex_update_scale_hysteresis", "nemo"},
@@ -231,10 +226,8 @@ struct Fairseq2Scaler : GradScaler {
       return transition;
     }
     scale = static_cast<float>(config.min_scale);
-    transition.event = ScalerEvent{.type = "MinimumLossScaleReachedError",
-                                   .message = "Loss is scaled down to minimum.",
-                                   .fatal = true,
-                                   .details = {}};
+    transition.event =
+        FatalEvent("MinimumLossScaleReachedError", "Loss is scaled down to minimum.");
     return transition;
   }
 };
@@ -243,7 +236,6 @@ struct Fairseq2Scaler : GradScaler {
 
 PolicyInfo Fairseq2Policy() {
   using Config = Fairseq2Scaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<Fairseq2Scaler>(
       {.name = "fairseq2",
        .summary = "fairseq2's StandardFloat16LossScaler: torch's rule; stops at min_scale",
@@ -290,45 +282,35 @@ struct IcefallScaler {
     int64_t batch_idx = 0;
   };
   static State Start(const Config& config) { return {GradScaler::Start(config), 0}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple_cat(GradScaler::Fields(),
-                          std::tuple{StateField{"batch_idx", &State::batch_idx}});
+  static bool IsDoubled(const Config& config, double scale, int64_t batch_idx) {
+    return (batch_idx % 25 == 0 && scale < config.below_25) ||
+           (batch_idx % 100 == 0 && scale < config.below_100) ||
+           (batch_idx % 400 == 0 && scale < config.below_400);
   }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    const Transition<GradScaler::State> torch = GradScaler::Next(config, state, input);
+    Transition<State> transition = {.next = {torch.next, state.batch_idx + 1}, .skip = torch.skip};
+    const double scale = torch.next.scale;
+    if (scale < kTooSmall) {
+      transition.event =
+          FatalEvent("RuntimeError", "grad_scale is too small, exiting: " + PythonRepr(scale));
+    } else if (IsDoubled(config, scale, state.batch_idx)) {
+      transition.next.scale = static_cast<float>(scale * 2);  // growth_tracker goes on
+    }
+    return transition;
+  }
+  static constexpr auto kFields =
+      std::tuple_cat(GradScaler::kFields, std::tuple{StateField{"batch_idx", &State::batch_idx}});
 };
-
-bool IsDoubled(const IcefallScaler::Config& config, double scale, int64_t batch_idx) {
-  return (batch_idx % 25 == 0 && scale < config.below_25) ||
-         (batch_idx % 100 == 0 && scale < config.below_100) ||
-         (batch_idx % 400 == 0 && scale < config.below_400);
-}
-
-Transition<IcefallScaler::State> IcefallScaler::Next(const Config& config, const State& state,
-                                                     const ScalerInput& input) {
-  const Transition<GradScaler::State> torch = GradScaler::Next(config, state, input);
-  Transition<State> transition = {.next = {torch.next, state.batch_idx + 1}, .skip = torch.skip};
-  const double scale = torch.next.scale;
-  if (scale < kTooSmall) {
-    transition.event =
-        ScalerEvent{.type = "RuntimeError",
-                    .message = "grad_scale is too small, exiting: " + PythonRepr(scale),
-                    .fatal = true,
-                    .details = {}};
-  } else if (IsDoubled(config, scale, state.batch_idx)) {
-    transition.next.scale = static_cast<float>(scale * 2);  // growth_tracker goes on
-  }
-  return transition;
-}
 
 }  // namespace
 
 PolicyInfo IcefallPolicy() {
   using Config = IcefallScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<IcefallScaler>(
       {.name = "icefall",
-       .summary = "icefall: torch's rule; the training loop doubles a low scale",
-       .rules = {.finite_test = FiniteTest::kElementwise}},
+       .summary = "icefall: torch's rule; the training loop doubles a low scale"},
       {Row(&Config::init_scale, "init_scale", {"initial_loss_scale"}, "1",
            "loss scale of the first step", kStart),
        Row(&Config::growth_factor, "growth_factor", {}, "2",
@@ -371,35 +353,30 @@ struct LayerScaler {
   };
   // Not clamped: the limits act from the first change on.
   static State Start(const Config& config) { return {config.init_scale, 0}; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"scaling_factor", &State::scaling_factor},
-                      StateField{"growth_tracker", &State::growth_tracker}};
+  // Python's max(min_scale, min(scale, max_scale)), which keeps the first of what does not compare.
+  static double Clamp(const Config& config, double scale) {
+    const double at_most = config.max_scale < scale ? config.max_scale : scale;
+    return at_most > config.min_scale ? at_most : config.min_scale;
   }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    if (input.overflow) {
+      return {.next = {Clamp(config, config.backoff_factor * state.scaling_factor), 0},
+              .skip = true};
+    }
+    const int64_t clean_steps = state.growth_tracker + 1;
+    if (clean_steps != config.growth_interval) return {.next = {state.scaling_factor, clean_steps}};
+    return {.next = {Clamp(config, config.growth_factor * state.scaling_factor), 0}};
+  }
+  static constexpr std::tuple kFields = {StateField{"scaling_factor", &State::scaling_factor},
+                                         StateField{"growth_tracker", &State::growth_tracker}};
 };
-
-// Python's max(min_scale, min(scale, max_scale)), which keeps the first of what does not compare.
-double Clamp(const LayerScaler::Config& config, double scale) {
-  const double at_most = config.max_scale < scale ? config.max_scale : scale;
-  return at_most > config.min_scale ? at_most : config.min_scale;
-}
-
-Transition<LayerScaler::State> LayerScaler::Next(const Config& config, const State& state,
-                                                 const ScalerInput& input) {
-  if (input.overflow) {
-    return {.next = {Clamp(config, config.backoff_factor * state.scaling_factor), 0}, .skip = true};
-  }
-  const int64_t clean_steps = state.growth_tracker + 1;
-  if (clean_steps != config.growth_interval) return {.next = {state.scaling_factor, clean_steps}};
-  return {.next = {Clamp(config, config.growth_factor * state.scaling_factor), 0}};
-}
 
 }  // namespace
 
 // The original tests the gradients in step(), after unscale().
 PolicyInfo FairscalePolicy() {
   using Config = LayerScaler::Config;
-  using Row = Parameter<Config>;
   return PolicyOf<LayerScaler>(
       {.name = "fairscale",
        .aliases = {"fairscale_layerwise", "fairscale_layerwise_1layer"},

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/replay/finite_test.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>

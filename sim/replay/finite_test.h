@@ -4,10 +4,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "dlsim/codec.h"
 #include "dlsim/sim/replay.h"

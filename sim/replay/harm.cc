@@ -34,41 +34,25 @@ struct LayerGradients {
   double output_squares = 0;
 };
 
-// The modules that are called several times in a step.
-std::unordered_set<std::string_view> RepeatedModules(TensorSpan tensors) {
-  std::unordered_set<std::string_view> repeated;
-  for (const TensorInfo& tensor : tensors) {
-    const std::string_view call = LayerOf(tensor.name), module = WithoutCall(call);
-    if (module != call) repeated.insert(module);
-  }
-  return repeated;
-}
-
 }  // namespace
-
-void NoiseFinder::FindLayers(std::span<const TensorRef> tensors) {
-  if (std::ranges::equal(tensors, latest_)) return;
-  latest_.assign(tensors.begin(), tensors.end());
-  layers_.clear();
-  tally_of_.clear();
-  std::unordered_map<std::string_view, size_t> places;
-  for (const TensorRef& tensor : tensors) {
-    layers_.push_back(places.try_emplace(LayerOf(tensor->name), places.size()).first->second);
-    tally_of_.push_back(tallies_.PlaceOf(tensor->name, tally_of_.size()));
-  }
-  layer_count_ = places.size();
-}
-
-// Steps without a forward pass name nothing.
-void NoiseFinder::FindNamed(const Step& step) {
-  std::set<std::string> named = step.Listed(kNoiseKey);
-  if (!named.empty() || !step.Listed(kAutocastFloat32Key).empty()) named_ = std::move(named);
-}
 
 std::vector<bool> NoiseFinder::Find(const Step& step, std::span<const TensorStats> inputs) {
   const TensorSpan tensors = step.gradients();
-  FindLayers(std::span(step.tables().tensors).first(tensors.size()));
-  FindNamed(step);
+  const auto described = std::span(step.tables().tensors).first(tensors.size());
+  if (!std::ranges::equal(described, latest_)) {
+    latest_.assign(described.begin(), described.end());
+    layers_.clear();
+    tally_of_.clear();
+    std::unordered_map<std::string_view, size_t> places;
+    for (const TensorRef& tensor : described) {
+      layers_.push_back(places.try_emplace(LayerOf(tensor->name), places.size()).first->second);
+      tally_of_.push_back(tallies_.PlaceOf(tensor->name, tally_of_.size()));
+    }
+    layer_count_ = places.size();
+  }
+  // Steps without a forward pass name nothing.
+  std::set<std::string> named = step.Listed(kNoiseKey);
+  if (!named.empty() || !step.Listed(kAutocastFloat32Key).empty()) named_ = std::move(named);
   std::vector<LayerGradients> layers(layer_count_);
   for (size_t t = 0; t < tensors.size(); ++t) {
     LayerGradients& layer = layers[layers_[t]];
@@ -161,8 +145,13 @@ HarmOverTensors HarmOver(std::span<const size_t> counted, const Step& step,
                          std::span<const double> errors, Calls calls) {
   HarmOverTensors over;
   const std::vector<TensorStats>& inputs = step.Inputs();
-  std::unordered_set<std::string_view> repeated;
-  if (calls == Calls::kTogether) repeated = RepeatedModules(step.gradients());
+  std::unordered_set<std::string_view> repeated;  // modules that are called several times
+  if (calls == Calls::kTogether) {
+    for (const TensorInfo& tensor : step.gradients()) {
+      const std::string_view call = LayerOf(tensor.name), module = WithoutCall(call);
+      if (module != call) repeated.insert(module);
+    }
+  }
   struct Sums {
     size_t tensor;  // the first
     double errors = 0, squares = 0;

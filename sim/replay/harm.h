@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/format.h"
 #include "dlsim/measure_step.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/step.h"
@@ -52,8 +51,6 @@ class NoiseFinder {
     bool mostly_noise() const { return 2 * noise > steps; }
   };
 
-  void FindLayers(std::span<const TensorRef> tensors);
-  void FindNamed(const Step& step);
   void FindSlight(TensorSpan tensors, std::span<const TensorStats> inputs,
                   std::vector<bool>& noise) const;
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/replay_results.h"
+#include "sim/replay/results.h"
 
 #include <algorithm>
 #include <ranges>
 
 #include "sim/base/rows.h"
-#include "sim/replay/report.h"
 
 namespace dlsim::sim {
 
@@ -86,9 +85,6 @@ inline void Rows(const ReplayStep& of, RowSink& row) {
   ActivationRows(of.activations, of.activation_harm, row);
 }
 
-std::optional<double> WorstChannelHarm(const ChannelHarm& harm) {
-  return harm.mean.steps == 0 ? std::nullopt : std::optional(harm.worst);
-}
 constexpr bool IsNone(const ChannelHarm& harm) { return harm.channels == 0; }
 
 inline void Rows(const ChannelHarm& of, RowSink& row) {
@@ -96,7 +92,8 @@ inline void Rows(const ChannelHarm& of, RowSink& row) {
       "harm of the tensor's [channels](verdict.md#window) over the applied steps: mean over "
       "channels and steps; where there is one channel, that of the tensor above the format's "
       "rounding error");
-  row("worst_channel_harm", WorstChannelHarm(of), "the largest of a channel at a step");
+  row("worst_channel_harm", of.mean.steps == 0 ? nullptr : &of.worst,
+      "the largest of a channel at a step");
   row("channels", of.channels,
       "how many channels are not zero, at most at a step; 1 where they are not known; null of "
       "a tensor that is zero at all steps");

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/policies/policy_settings.h"
+#include "sim/policies/policy.h"
 #include "sim/replay/finite_test.h"
 #include "sim/replay/layer_name.h"
 

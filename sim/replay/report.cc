@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/report.h"
+#include "sim/replay/results.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include "sim/base/named_list.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/policies/policy_settings.h"
+#include "sim/policies/policy.h"
 #include "sim/replay/finite_test.h"
 #include "sim/replay/layer_name.h"
 
@@ -96,23 +96,6 @@ std::string WarmUp(const SimulationRun& run) {
       expected ? std::to_string(*expected) : "endless", skipped);
 }
 
-TableRow TensorHeader(const char* title) {
-  return {title,         "role",      "underflow", "of nonzero",
-          "energy lost", "subnormal", "overflow",  "absmax"};
-}
-
-TableRow TensorRow(const ReplayTensor& tensor) {
-  const TensorStats& stats = tensor.stats;
-  return {Printable(tensor.name),
-          std::string(NameOf(tensor.role)),
-          Percent(stats.underflow_fraction()),
-          std::to_string(stats.nonzero_finite()),
-          Percent(tensor.worst_step_energy_lost),
-          std::to_string(stats.subnormal),
-          std::to_string(stats.overflow),
-          fmt::format("{:.2e}", stats.absmax)};
-}
-
 using TensorOrder = bool (*)(const ReplayTensor& a, const ReplayTensor& b);
 
 std::string WorstTensors(std::vector<ReplayTensor> tensors, const char* title, TensorOrder worse,
@@ -120,8 +103,15 @@ std::string WorstTensors(std::vector<ReplayTensor> tensors, const char* title, T
   if (tensors.empty() || top == 0) return "";
   std::stable_sort(tensors.begin(), tensors.end(), worse);
   const size_t shown = std::min(top, tensors.size());
-  std::vector<TableRow> rows = {TensorHeader(title)};
-  for (size_t i = 0; i < shown; ++i) rows.push_back(TensorRow(tensors[i]));
+  std::vector<TableRow> rows = {
+      {title, "role", "underflow", "of nonzero", "energy lost", "subnormal", "overflow", "absmax"}};
+  for (const ReplayTensor& tensor : std::span(tensors).first(shown)) {
+    const TensorStats& stats = tensor.stats;
+    rows.push_back({Printable(tensor.name), std::string(NameOf(tensor.role)),
+                    Percent(stats.underflow_fraction()), std::to_string(stats.nonzero_finite()),
+                    Percent(tensor.worst_step_energy_lost), std::to_string(stats.subnormal),
+                    std::to_string(stats.overflow), fmt::format("{:.2e}", stats.absmax)});
+  }
   std::vector<std::string_view> dispensable(rows.front().rbegin(), rows.front().rend() - 2);
   std::erase(dispensable, "underflow");
   return FormatTable(rows, dispensable);
@@ -221,32 +211,9 @@ std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup>
              top);
 }
 
-TableRow RowOfLayer(const LayerLoss& layer) {
-  return {Printable(layer.name), Percent(layer.harm.mean()), Percent(layer.harm.worst),
-          std::to_string(layer.overflow),
-          layer.first_overflow_step ? std::to_string(*layer.first_overflow_step) : "-"};
-}
-
 std::string Range(const SourceFacts& facts) {
   const std::string first = std::to_string(facts.first_step);
   return facts.steps == 1 ? first : first + " to " + std::to_string(facts.last_step);
-}
-
-std::string DescribeParameters(const SimulationRun& run) {
-  std::string text;
-  for (const NamedValue& parameter : run.parameters) {
-    const std::string value = std::visit(
-        [&](const auto& v) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(v)>, double>) {
-            return ParameterText(parameter.name, v);
-          } else {
-            return ParameterText(parameter.name, fmt::format("{}", v));
-          }
-        },
-        parameter.value);
-    text += (text.empty() ? "" : ", ") + parameter.name + " " + value;
-  }
-  return text;
 }
 
 // Each policy once, with its parameters and notes.
@@ -255,7 +222,8 @@ std::string DescribePolicies(std::span<const SimulationRun> runs) {
   for (const SimulationRun& run : runs) {
     if (run.resume || !run.start) continue;
     const std::string owner = run.config.empty() ? "" : run.config + ": ";
-    std::string lines = "policy: " + owner + run.policy + " (" + DescribeParameters(run) + ")\n";
+    std::string lines =
+        "policy: " + owner + run.policy + " (" + ParametersText(run.parameters) + ")\n";
     for (const std::string& note : run.notes) lines += "note: " + note + "\n";
     if (std::ranges::count(seen, lines) == 0) seen.push_back(lines);
   }
@@ -298,26 +266,19 @@ TableRow OverviewRow(const SimulationRun& run, bool details) {
   return row;
 }
 
-// The runs that the original software would have ended.
-std::string Stopped(std::span<const SimulationRun> runs) {
-  std::string text;
-  for (const SimulationRun& run : runs) {
-    if (!run.result.stopped_at || run.resume) continue;
-    text += fmt::format("  {}: stopped at step {} by {}\n", RunLabel(run), *run.result.stopped_at,
-                        run.result.events.back().type);
-  }
-  return text;
-}
-
 std::string Overview(std::span<const SimulationRun> runs, bool details) {
   const bool compared = !runs.empty() && !runs.front().config.empty();
   std::vector<TableRow> rows = {{compared ? "config format policy" : "format policy", "skipped",
                                  "not finite", "first applied", "final scale", "scale range",
                                  "mean harm", "worst harm", "overflow", "Inf/NaN recorded"}};
   if (details) rows.front().insert(rows.front().end(), {"underflow", "energy lost"});
-  std::string refused;
+  std::string refused, stopped;  // by the original software
   for (const SimulationRun& run : runs) {
     if (run.resume) continue;
+    if (run.result.stopped_at) {
+      stopped += fmt::format("  {}: stopped at step {} by {}\n", RunLabel(run),
+                             *run.result.stopped_at, run.result.events.back().type);
+    }
     if (run.start) {
       rows.push_back(OverviewRow(run, details));
     } else {
@@ -328,7 +289,7 @@ std::string Overview(std::span<const SimulationRun> runs, bool details) {
   constexpr std::string_view kDispensable[] = {"Inf/NaN recorded", "not finite",  "first applied",
                                                "overflow",         "final scale", "energy lost",
                                                "underflow",        "worst harm"};
-  return "\n" + FormatTable(rows, kDispensable) + refused + Stopped(runs);
+  return "\n" + FormatTable(rows, kDispensable) + refused + stopped;
 }
 
 // How the interrupted twins differ from the whole runs before them.
@@ -412,7 +373,12 @@ std::string FormatLayerLosses(std::span<const SimulationRun> runs, size_t top) {
     std::vector<TableRow> rows = {
         {RunLabel(run) + ", layer", "mean harm", "worst harm", "overflows", "first at step"}};
     const size_t shown = std::min(top, layers.size());
-    for (size_t i = 0; i < shown; ++i) rows.push_back(RowOfLayer(layers[i]));
+    for (const LayerLoss& layer : std::span(layers).first(shown)) {
+      rows.push_back(
+          {Printable(layer.name), Percent(layer.harm.mean()), Percent(layer.harm.worst),
+           std::to_string(layer.overflow),
+           layer.first_overflow_step ? std::to_string(*layer.first_overflow_step) : "-"});
+    }
     constexpr std::string_view kDispensable[] = {"first at step", "mean harm"};
     text += "\n" + FormatTable(rows, kDispensable) + MoreRows(shown, layers.size());
   }

@@ -8,10 +8,100 @@
 #include "dlsim/error.h"
 #include "dlsim/sim/replay.h"
 #include "sim/base/quantity.h"
-#include "sim/policies/policy_settings.h"
+#include "sim/policies/policy.h"
 #include "sim/replay/replay_runs.h"
+#include "sim/replay/step_sources.h"
+#include "src/base/check.h"
 
 namespace dlsim::sim {
+
+HeatMap::HeatMap(size_t steps, uint64_t max_bins)
+    : steps_(steps), bin_count_(static_cast<size_t>(std::min<uint64_t>(steps, max_bins))) {
+  DLSIM_CHECK(max_bins > 0);
+}
+
+// Nearly every step has the tensors of the one before, at the same positions.
+HeatMapRow& HeatMap::RowOf(const TensorInfo& tensor, size_t position) {
+  if (position < rows_.size() && rows_[position].name == tensor.name &&
+      rows_[position].role == tensor.role) {
+    return rows_[position];
+  }
+  const auto [found, added] = row_of_.try_emplace({tensor.name, tensor.role}, rows_.size());
+  if (added) rows_.push_back({tensor.name, tensor.role, std::vector<TensorStats>(bin_count_)});
+  return rows_[found->second];
+}
+
+void HeatMap::Add(size_t index, const ReplayStep& record, const Step& step,
+                  const StepAnswer& answers) {
+  const size_t bin = index * bin_count_ / steps_;
+  DLSIM_CHECK(bin < bin_count_ && bin <= bins_.size());
+  if (bin == bins_.size()) bins_.push_back({record.step, record.step, 0, 0});
+  StepBin& column = bins_[bin];
+  column.last_step = record.step;
+  ++column.steps;
+  column.skipped_steps += record.skipped;
+  for (size_t t = 0; t < answers.size(); ++t) {
+    RowOf(step.gradients()[t], t).cells[bin].Merge(answers[t].total);
+  }
+}
+
+ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy,
+                  ConfiguredScaler configured) {
+  return {.format = format.name,
+          .policy = std::string(policy.name),
+          .conversion = {format.format},
+          .rules = policy.rules,
+          .scaler = std::move(configured.scaler),
+          .clipping = {.max_norm = {}, .max_value = {}, .rule = policy.rules.clip_rule},
+          .initial = std::move(configured.initial)};
+}
+
+ReplayRun MakeRun(std::string_view format, std::string_view policy,
+                  std::span<const std::string> settings) {
+  const NamedFormat named = ParseFormat(format);
+  const PolicyInfo& info = FindPolicy(policy);
+  return MakeRun(named, info, info.make(ResolveParameters(info, settings), named.name));
+}
+
+std::vector<ReplayResult> Replay(const StepSource& source, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options) {
+  const StepOptions step_options = OptionsFor(runs, options.step);
+  ReplayRuns replay(std::move(runs), options);
+  ForEachStep(source, step_options, [&](size_t i, const Step& step) {
+    replay.Take(i, step);
+    return !replay.AllStopped();
+  });
+  return replay.TakeResults();
+}
+
+std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options) {
+  return Replay(TraceSteps(trace, options.accumulate_steps), std::move(runs), options);
+}
+
+PathStep PathStepOf(const ReplayStep& step) {
+  return {step.step,
+          step.scale,
+          step.next_scale,
+          step.skipped,
+          step.finite,
+          step.lower_scale_helps,
+          step.gradients.energy_lost()};
+}
+
+void ReplaySummary::Add(const ReplayStep& step) {
+  AddToPath(PathStepOf(step), *this);
+  clipped_elements += step.clipped_elements.value_or(0);
+  clippable_elements += step.clippable_elements;
+  clipped_steps += step.clipped;
+  gradients.Merge(step.gradients);
+  activations.Merge(step.activations);
+  if (!step.skipped && !step.harm.worst_tensor.empty()) harm.Add(step.harm.mean);
+  if (!step.skipped && !step.activation_harm.worst_tensor.empty()) {
+    activation_harm.Add(step.activation_harm.mean);
+  }
+}
+
 namespace {
 
 // The error texts are those of the Model Zoo.
@@ -65,20 +155,6 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
   return run;
 }
 
-// Adds a run, and its twins that are interrupted before step `resume_at`.
-void AddWithTwins(SimulationRun run, const std::optional<int64_t>& resume_at,
-                  std::vector<SimulationRun>& runs) {
-  runs.push_back(std::move(run));
-  if (!resume_at || !runs.back().start) return;
-  const SimulationRun whole = runs.back();
-  for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
-    SimulationRun twin = whole;
-    twin.notes.clear();
-    twin.resume = twin.start->resume = Resume{*resume_at, kept};
-    runs.push_back(std::move(twin));
-  }
-}
-
 }  // namespace
 
 std::string_view OwnPolicyOf(const std::string& format) {
@@ -105,7 +181,14 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request) {
     const std::vector<const PolicyInfo*>& policies = by_format[f];
     const bool only = !request.policies.empty() && policies.size() == 1;
     for (const PolicyInfo* policy : policies) {
-      AddWithTwins(PrepareRun(request, format, *policy, only), request.resume_at, runs);
+      runs.push_back(PrepareRun(request, format, *policy, only));
+      if (!request.resume_at || !runs.back().start) continue;
+      const SimulationRun whole = runs.back();
+      for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
+        SimulationRun& twin = runs.emplace_back(whole);
+        twin.notes.clear();
+        twin.resume = twin.start->resume = Resume{*request.resume_at, kept};
+      }
     }
   }
   return runs;
@@ -127,20 +210,6 @@ std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayRe
   return std::nullopt;
 }
 
-namespace {
-
-// Adds what is observed to the heat maps, too.
-void ObserveHeatMaps(const std::vector<SimulationRun*>& runs, ReplayOptions& options) {
-  options.observer = [&runs, next = options.observer](const ObservedStep& step) {
-    for (const ObservedStep::Run& run : step.runs) {
-      runs[run.index]->heat_map->Add(step.index, run.record, step.step, *run.answers);
-    }
-    if (next) next(step);
-  };
-}
-
-}  // namespace
-
 void Simulate(const StepSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
               std::optional<uint64_t> heat_map_bins,
               const std::function<void(size_t i, const Step& step)>& also) {
@@ -152,7 +221,14 @@ void Simulate(const StepSource& source, ReplayOptions options, std::vector<Simul
     owners.push_back(&run);
     if (heat_map_bins) run.heat_map.emplace(source.step_count, *heat_map_bins);
   }
-  if (heat_map_bins) ObserveHeatMaps(owners, options);
+  if (heat_map_bins) {
+    options.observer = [&owners, next = options.observer](const ObservedStep& step) {
+      for (const ObservedStep::Run& run : step.runs) {
+        owners[run.index]->heat_map->Add(step.index, run.record, step.step, *run.answers);
+      }
+      if (next) next(step);
+    };
+  }
   const StepOptions step_options = OptionsFor(starts, options.step);
   ReplayRuns replay(std::move(starts), options);
   ForEachStep(source, step_options, [&](size_t i, const Step& step) {

@@ -92,17 +92,6 @@ TraceStep LoadEffective(const TraceReader& trace, size_t steps, size_t i) {
   return effective;
 }
 
-// What a step is without its tables.
-StepTables HeadOf(const TraceStep& step) {
-  StepTables head;
-  head.step = step.step;
-  if (!step.recordings.empty()) head.metadata = step.recordings.front().metadata;
-  head.tensors = DescribeTensors(step);
-  head.gradients = static_cast<size_t>(std::ranges::count_if(
-      head.tensors, [](const TensorRef& tensor) { return IsGradient(tensor->role); }));
-  return head;
-}
-
 // Opens a step whose files must stay as they are until nobody reads them any more.
 std::unique_ptr<Step> OpenStep(const TraceReader& trace, size_t steps, size_t i,
                                const StepOptions* options) {
@@ -110,20 +99,17 @@ std::unique_ptr<Step> OpenStep(const TraceReader& trace, size_t steps, size_t i,
   const auto check = [files, before = StateIfThere(files)] { RequireUnchanged(files, before); };
   auto recorded = std::make_shared<const TraceStep>(LoadEffective(trace, steps, i));
   if (options == nullptr) {
-    return std::make_unique<Step>(HeadOf(*recorded), recorded, StepOptions(), check);
+    StepTables head;  // what a step is without its tables
+    head.step = recorded->step;
+    if (!recorded->recordings.empty()) head.metadata = recorded->recordings.front().metadata;
+    head.tensors = DescribeTensors(*recorded);
+    head.gradients = static_cast<size_t>(std::ranges::count_if(
+        head.tensors, [](const TensorRef& tensor) { return IsGradient(tensor->role); }));
+    return std::make_unique<Step>(std::move(head), recorded, StepOptions(), check);
   }
   StepTables tables = TabulateStep(*recorded, *options);
   check();
   return std::make_unique<Step>(std::move(tables), recorded, *options, check);
-}
-
-// The first step, or nothing if it is damaged: whoever reads it says so.
-std::optional<TraceStep> FirstStep(const TraceReader& trace) {
-  try {
-    return trace.Load(0);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
 }
 
 void NoteHalfPrecision(const Recording& recording, std::vector<std::string>& notes) {
@@ -212,8 +198,12 @@ std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
   std::vector<std::string> notes = trace.notes();
   NoteGaps(
       trace.step_count(), [&](size_t i) { return trace.step_number(i); }, notes);
-  const std::optional<TraceStep> step = FirstStep(trace);
-  if (!step) return notes;
+  std::optional<TraceStep> step;
+  try {
+    step = trace.Load(0);
+  } catch (const Error&) {  // whoever reads it says that it is damaged
+    return notes;
+  }
   NoteHalfPrecision(step->recordings.front(), notes);
   if (NoteWeights(step->recordings.front(), notes)) return notes;
   std::vector<std::string_view> gradients;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/summaries.h"
+// What Cerebras' TensorFlow trainer logs of each gradient: sparsity, denormals, norm and a
+// histogram of magnitudes. Definitions: Cerebras Model Zoo, modelzoo/common/tf/Trainer.py,
+// log_training_summaries; docs/results.md says where dlsim is more exact.
+#include "sim/replay/results.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,14 +12,13 @@
 #include <map>
 #include <ranges>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dlsim/codec.h"
 #include "dlsim/table.h"
 #include "dlsim/trace.h"
 #include "sim/base/rows.h"
-#include "sim/base/source_text.h"
+#include "sim/base/shared_rows.h"
 #include "sim/replay/step_sources.h"
 #include "src/base/parallel.h"
 
@@ -133,19 +135,6 @@ inline void Rows(const TensorSummary& of, RowSink& row) {
       "2^-50) for finite x; `kernel_grads/NAME`");
 }
 
-void Count(std::span<const uint64_t> counts, const MagnitudeBins& bins,
-           std::span<const double> limits, float min_normal, TensorSummary& summary) {
-  if (summary.table.zeros > 0) summary.buckets[LimitOf(limits, 0)] += summary.table.zeros;
-  for (size_t bin = 0; bin < bins.size(); ++bin) {
-    const uint64_t count = counts[bin];
-    if (count == 0) continue;
-    const float low = bins.low(bin);
-    if (low < min_normal) summary.denormals += count;
-    summary.exponents[std::ilogb(low)] += count;
-    summary.buckets[LimitOf(limits, low)] += count;
-  }
-}
-
 // Passes on the tensors of a recording, in order.
 void Summarize(const TraceStep& step, const Recording& recording, float min_normal,
                std::span<const double> limits, const MagnitudeBins& bins,
@@ -165,7 +154,15 @@ void Summarize(const TraceStep& step, const Recording& recording, float min_norm
       bins.Add(values, counts);
     });
     summary.table = tabulator.Take();
-    Count(counts, bins, limits, min_normal, summary);
+    if (summary.table.zeros > 0) summary.buckets[LimitOf(limits, 0)] += summary.table.zeros;
+    for (size_t bin = 0; bin < bins.size(); ++bin) {
+      const uint64_t count = counts[bin];
+      if (count == 0) continue;
+      const float low = bins.low(bin);
+      if (low < min_normal) summary.denormals += count;
+      summary.exponents[std::ilogb(low)] += count;
+      summary.buckets[LimitOf(limits, low)] += count;
+    }
   });
   for (const TensorSummary& summary : summaries) take(summary);
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/sweep/grid.h"
+#include "sim/sweep/results.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -12,11 +11,9 @@
 
 #include "dlsim/error.h"
 #include "dlsim/sim/replay.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
-#include "sim/base/suggest.h"
 #include "sim/policies/policy.h"
-#include "sim/policies/policy_settings.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
@@ -80,8 +77,7 @@ using PolicyList = std::vector<const PolicyInfo*>;
 
 bool Takes(const PolicyInfo& policy, const SweepAxis& axis) {
   if (!axis.policy.empty() && axis.policy != policy.name) return false;
-  const std::vector<std::string> keys = ParameterSettings().keys(policy);
-  return std::ranges::find(keys, axis.key) != keys.end();
+  return FindParameter(policy, axis.key) != nullptr;
 }
 
 // Throws unless some policy takes the axis.
@@ -129,15 +125,6 @@ void AddCombinations(const SweepGrid& grid, std::span<const size_t> places, Grid
     while (i > 0 && ++at[i - 1] == grid.axes[taken[i - 1]].values.texts.size()) at[--i] = 0;
     if (i == 0) return;
   }
-}
-
-// How many points one policy has.
-double CountFor(const SweepGrid& grid, const PolicyInfo& policy) {
-  auto count = static_cast<double>(grid.formats.size() * grid.roundings.size());
-  for (const size_t a : TakenBy(policy, grid.axes)) {
-    count *= static_cast<double>(grid.axes[a].values.texts.size());
-  }
-  return count;
 }
 
 // Counts a refused point with those of its policy for the same reason.
@@ -245,7 +232,13 @@ std::vector<GridPoint> PointsOf(const SweepGrid& grid) {
   for (const SweepAxis& axis : grid.settings) RequireTaken(axis, policies);
   for (const SweepAxis& axis : grid.axes) RequireTaken(axis, policies);
   double count = 0;
-  for (const PolicyInfo* policy : policies) count += CountFor(grid, *policy);
+  for (const PolicyInfo* policy : policies) {
+    auto of_policy = static_cast<double>(grid.formats.size() * grid.roundings.size());
+    for (const size_t a : TakenBy(*policy, grid.axes)) {
+      of_policy *= static_cast<double>(grid.axes[a].values.texts.size());
+    }
+    count += of_policy;
+  }
   if (grid.random) count = static_cast<double>(*grid.random);
   if (count > static_cast<double>(grid.limit)) {
     throw UsageError(

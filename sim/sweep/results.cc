@@ -15,12 +15,12 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 #include "sim/base/quantity.h"
 #include "sim/base/rows.h"
 #include "sim/base/table.h"
 #include "sim/policies/policy.h"
-#include "sim/replay/replay_results.h"
+#include "sim/replay/results.h"
 
 namespace dlsim::sim {
 namespace {
@@ -51,12 +51,6 @@ auto TieKey(const SweepOutcome& o, RankBy by) {
   const double run = o.fatal ? -static_cast<double>(o.steps) : 0;
   return std::tuple(o.fatal.has_value(), run, KeyOf(o, by), o.mean_loss.value_or(0),
                     o.skipped_steps, o.mean_loss ? 0 : o.mean_energy_lost);
-}
-
-// Whether no figure but head-room and energy ranks one run before the other; without windows energy
-// does.
-bool Tied(const SweepOutcome& a, const SweepOutcome& b, RankBy by) {
-  return TieKey(a, by) == TieKey(b, by);
 }
 
 // Runs of one format, policy and rounding that tie, and every combination of whose values ties.
@@ -235,11 +229,9 @@ std::string TopTable(const SweepResult& result, const TieMerger& merger, uint64_
   std::vector<TableRow> rows = {HeaderOf(result, "runs")};
   const std::span<const size_t> order = result.order;
   for (size_t i = 0; i < order.size() && rows.size() <= top;) {
+    const auto key = [&](size_t at) { return TieKey(result.run.outcomes[order[at]], result.sort); };
     size_t end = i + 1;
-    while (end < order.size() &&
-           Tied(result.run.outcomes[order[i]], result.run.outcomes[order[end]], result.sort)) {
-      ++end;
-    }
+    while (end < order.size() && key(i) == key(end)) ++end;
     for (const TiedRuns& runs : merger.Merge(order.subspan(i, end - i))) {
       if (rows.size() <= top) rows.push_back(RowOf(result, runs, std::to_string(runs.count)));
     }

@@ -17,8 +17,8 @@
 #include "sim/advice/advice.h"
 #include "sim/advice/windows.h"
 #include "sim/replay/finite_test.h"
-#include "sim/replay/path_step.h"
 #include "sim/replay/replay_runs.h"
+#include "sim/replay/simulation.h"
 #include "sim/replay/step_sources.h"
 #include "src/base/parallel.h"
 

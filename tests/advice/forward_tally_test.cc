@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward tensors at the edges of formats, masks and constants, and what each recipe counts.
-#include "sim/advice/forward_tally.h"
+#include "sim/advice/windows.h"
 
 #include <gtest/gtest.h>
 

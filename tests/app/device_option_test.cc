@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "sim/base/device_choice.h"
+#include "sim/base/parse.h"
 #include "src/trace/npy.h"
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"

@@ -35,7 +35,7 @@ struct Fragile {
       result.event = ScalerEvent{.type = "Error", .message = "m", .fatal = true, .details = {}};
     return result;
   }
-  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale}};
 };
 
 ConfiguredScaler MakeFragile() { return {LossScaler::Make<Fragile>({}), {}, {}}; }
@@ -136,7 +136,7 @@ struct Follower {
   static Transition<State> Next(const Config&, const State&, const ScalerInput& input) {
     return {.next = {double{input.absmax}}, .skip = input.overflow};
   }
-  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale}};
 };
 
 ConfiguredScaler MakeFollower() { return {LossScaler::Make<Follower>({}), {}, {}}; }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dlsim/profile.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading numbers.
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

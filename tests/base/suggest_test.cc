@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/base/suggest.h"
+#include "sim/base/parse.h"
 
 #include <gtest/gtest.h>
 

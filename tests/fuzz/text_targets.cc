@@ -14,7 +14,7 @@
 #include "dlsim/format.h"
 #include "dlsim/sim/policies.h"
 #include "sim/base/expectation.h"
-#include "sim/policies/policy_settings.h"
+#include "sim/policies/policy.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/target_support.h"
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/replay/report.h"
+#include "sim/replay/results.h"
 #include "sim/replay/step_sources.h"
 #include "tests/support/make_policy.h"
 #include "tests/support/small_replay.h"
@@ -33,7 +33,7 @@ struct Halving {
   static Transition<State> Next(const Config&, const State& state, const ScalerInput& input) {
     return {.next = {input.overflow ? state.scale / 2 : state.scale}, .skip = input.overflow};
   }
-  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale}};
 };
 
 TEST_F(ReplayStateTest, LayersHaveTheirOwnScale) {
@@ -70,7 +70,7 @@ struct Fitting {
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
     return {.next = state};
   }
-  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale}};
 };
 
 TEST_F(ReplayStateTest, GradientsMayHaveTheirOwnFactor) {
@@ -140,10 +140,9 @@ struct Watching {
     return {.next = {state.scale, double{input.absmax}, static_cast<int64_t>(input.below_edge),
                      static_cast<int64_t>(input.above_edge)}};
   }
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"scale", &State::scale}, StateField{"absmax", &State::absmax},
-                      StateField{"below", &State::below}, StateField{"above", &State::above}};
-  }
+  static constexpr std::tuple kFields = {
+      StateField{"scale", &State::scale}, StateField{"absmax", &State::absmax},
+      StateField{"below", &State::below}, StateField{"above", &State::above}};
 };
 
 TEST_F(ReplayStateTest, PoliciesMayLookAtMagnitudes) {

@@ -633,7 +633,7 @@ struct ThirdStepIsFatal {
     }
     return result;
   }
-  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
+  static constexpr std::tuple kFields = {StateField{"scale", &State::scale}};
 };
 
 TEST_F(ReplayTest, AFatalEventEndsItsOwnRunOnly) {

@@ -14,7 +14,7 @@
 #include "dlsim/error.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/policies.h"
-#include "sim/base/number.h"
+#include "sim/base/parse.h"
 
 namespace dlsim::sim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/sweep/grid.h"
+#include "sim/sweep/results.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "sim/base/number.h"
-#include "sim/sweep/results.h"
+#include "sim/base/parse.h"
 #include "tests/support/trace_test_util.h"
 
 namespace dlsim::sim {

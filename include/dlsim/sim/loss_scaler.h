@@ -163,7 +163,7 @@ struct Transition {
   std::optional<ScalerEvent> event = std::nullopt;
 };
 
-// A policy: immutable Config, plain State, and pure functions. Fields() lists the State, the scale
+// A policy: immutable Config, plain State, and pure functions. kFields lists the State, the scale
 // first. A policy may also have
 //   Scale(state) -> double             if the scale of the coming step is not the first field;
 //   SetScale(config, state, double)    if a checkpointed scale sets more than that;
@@ -175,7 +175,7 @@ concept LossScalePolicy = requires(const typename P::Config& config, const typen
                                    const ScalerInput& input) {
   { P::Start(config) } -> std::same_as<typename P::State>;
   { P::Next(config, state, input) } -> std::same_as<Transition<typename P::State>>;
-  P::Fields();  // a tuple of StateField
+  P::kFields;  // a tuple of StateField
 };
 
 // Returns the loss scale of the coming step.
@@ -184,7 +184,7 @@ double ScaleOf(const typename P::State& state) {
   if constexpr (requires { P::Scale(state); }) {
     return P::Scale(state);
   } else {
-    return static_cast<double>(state.*std::get<0>(P::Fields()).member);
+    return static_cast<double>(state.*std::get<0>(P::kFields).member);
   }
 }
 
@@ -276,7 +276,7 @@ class LossScaler {
     static void ForEachField(const Visit& visit) {
       bool is_scale = true;
       std::apply([&](const auto&... field) { ((visit(field, is_scale), is_scale = false), ...); },
-                 P::Fields());
+                 P::kFields);
     }
     std::vector<NamedValue> Fields(FieldsOf what) const override {
       std::vector<NamedValue> values;
@@ -300,7 +300,7 @@ class LossScaler {
       if constexpr (requires { P::SetScale(*config, state, scale); }) {
         P::SetScale(*config, state, scale);
       } else {
-        SetFromNumber(scale, state.*std::get<0>(P::Fields()).member);
+        SetFromNumber(scale, state.*std::get<0>(P::kFields).member);
       }
     }
     bool UsesAbsmax() const override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/base/output_file.h"
+#include "sim/base/files.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -177,11 +177,13 @@ void WriteOutput(const std::string& path, std::string_view text) {
 ResultFiles::ResultFiles(const ResultPaths& paths) {
   if (paths.json) json.emplace(*paths.json);
   if (paths.csv) csv.emplace(*paths.csv);
+  if (paths.summaries) summaries.emplace(*paths.summaries);
 }
 
 void ResultFiles::Commit() {
   if (json) json->Commit();
   if (csv) csv->Commit();
+  if (summaries) summaries->Commit();
 }
 
 void OutputFile::Fail(const char* what) const {
@@ -191,6 +193,42 @@ void OutputFile::Fail(const char* what) const {
 void RemoveTemporaries() {
   for (const Slot& slot : slots) {
     if (slot.used) unlink(slot.path.data());
+  }
+}
+
+namespace {
+
+// A file that is closed at the end, -1 for none.
+struct Closed {
+  int descriptor;
+
+  ~Closed() {
+    if (descriptor >= 0) close(descriptor);
+  }
+};
+
+}  // namespace
+
+std::string InputName(const std::string& path) { return path == "-" ? "standard input" : path; }
+
+std::string ReadTextInput(const std::string& path, uint64_t max_bytes) {
+  const std::string place = Printable(InputName(path));
+  const bool is_standard = path == "-";
+  const int descriptor =
+      is_standard ? CurrentCaller().input : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto fail = [&] { FailToRead(place, "cannot be read", {errno, std::generic_category()}); };
+  if (descriptor < 0 && is_standard) throw InputError(place, "the caller does not provide it");
+  if (descriptor < 0) fail();
+  const Closed closed{is_standard ? -1 : descriptor};
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  for (;;) {
+    const ssize_t count = read(descriptor, buffer.data(), buffer.size());
+    if (count == 0) return text;
+    if (count < 0 && errno != EINTR) fail();
+    if (count > 0) text.append(buffer.data(), static_cast<size_t>(count));
+    if (text.size() <= max_bytes) continue;
+    throw InputError(place, "too large", "at most " + std::to_string(max_bytes) + " bytes");
   }
 }
 

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The readable report of a replay for a terminal.
+// The results of a replay: the report for a terminal; JSON, schema "dlsim.replay/1", its figures,
+// and CSV with one row per step, run, micro-step and tensor (docs/results.md); and the summaries
+// that Cerebras' TensorFlow trainer logs of each gradient.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dlsim/sim/replay.h"
+#include "dlsim/trace.h"
+#include "sim/base/expectation.h"
+#include "sim/base/rows.h"
+#include "sim/base/shared_rows.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
@@ -58,5 +65,42 @@ std::vector<LayerLoss> LayerLosses(std::span<const ReplayTensor> tensors);
 
 // Returns a table for each run with the `top` worst layers at the scales that its policy used.
 std::string FormatLayerLosses(std::span<const SimulationRun> runs, size_t top);
+
+// The rows of a run's path; those of scales have no value if the policy refused its parameters.
+// `stopped_at`: the step of the event that ended it.
+void PathRows(const PathSummary& of, std::optional<int64_t> stopped_at, RowSink& row);
+
+inline constexpr const char* kWorstEnergyLost = "largest energy_lost of one applied step";
+
+// Returns the figures of the summary of a run.
+std::vector<Figure> FiguresOf(const SimulationRun& run);
+
+// What is written next to the runs.
+struct ReplayRecord {
+  TellRows trace, options, verdict;
+  std::span<const ExpectationOutcome> expectations;
+  std::span<const SimulationRun> runs;
+};
+
+// Writes the document step by step, one line each, without building it in memory.
+void WriteReplayJson(const ReplayRecord& record, OutputFile& out);
+
+// The first line, with its line end; with `configs`, the configuration of each run, the last column
+// names it.
+std::string CsvHeader(std::span<const std::string> configs = {});
+
+// Writes the rows of one step.
+void WriteCsvRows(const ObservedStep& step, std::span<const std::string> configs, OutputFile& out);
+
+// Adds the tables of the keys and columns.
+void AddReplayKeys(std::vector<KeyTable>& tables);
+
+// Writes the document dlsim.summaries/1, with an object for every tensor of every recording.
+// Denormal is 0 < magnitude < min_normal. `paths` are those of the trace. Calls on_step with the
+// number of steps that were read. Throws Error if reading fails.
+void WriteSummaries(const TraceReader& trace, std::span<const std::string> paths, float min_normal,
+                    OutputFile& out, const std::function<void(size_t)>& on_step);
+
+void AddSummariesKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// "Did you mean": the known name nearest to what the user wrote.
+// Values as users write them: numbers, whose locale never matters, names, with "did you mean", and
+// devices.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,18 @@
 #include "dlsim/error.h"
 
 namespace dlsim::sim {
+
+// Returns the value of a whole text such as "65536", "-3", "2e15", "0x1.8p+3" or "2^-14". Throws
+// Error (exit code 2) naming `place` for anything else and for what binary64 cannot hold; "inf"
+// and "nan" are no numbers.
+double ParseNumber(std::string_view text, std::string_view place);
+
+// Like ParseNumber, for integers: "2^10" and "2e3" are integers, "0.5" is not. Plain decimals are
+// exact over the whole range of int64_t.
+int64_t ParseInteger(std::string_view text, std::string_view place);
+
+// Returns the value of "true", "false", "True", "False", "1" or "0"; throws Error (exit code 2).
+bool ParseBool(std::string_view text, std::string_view place);
 
 // Returns the candidate that a common word stands for, such as rne for "nearest", else the
 // NearestName; empty if none is near.
@@ -46,5 +60,15 @@ E ParseNamed(const std::string& option, const std::string& text) {
   }
   return EnumNames(E{})[ParseChoice(option, text, NamesOf<E>())].value;
 }
+
+struct DeviceChoice {
+  enum class Kind : uint8_t { kAuto, kCpu, kCuda };
+
+  Kind kind = Kind::kAuto;
+  int index = 0;  // of kCuda
+};
+
+// Returns what "auto", "cpu", "cuda" or "cuda:N" means; throws UsageError for other texts.
+DeviceChoice ParseDevice(const std::string& text);
 
 }  // namespace dlsim::sim

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/base/source_text.h"
+#include "sim/base/shared_rows.h"
 
 #include <fmt/format.h>
 
 #include "dlsim/error.h"
-#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results go to a temporary file next to the target and are renamed when complete: a reader never
-// sees half a result, and a failed command leaves none. A link to a file stays one, and what is
-// replaced keeps its mode.
+// Files that users name. Results go to a temporary file next to the target and are renamed when
+// complete: a reader never sees half a result, and a failed command leaves none. A link to a file
+// stays one, and what is replaced keeps its mode. Texts are read from files, pipes and standard
+// input.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -52,11 +54,11 @@ void WriteOutput(const std::string& path, std::string_view text);
 
 // Where a command's results go.
 struct ResultPaths {
-  std::optional<std::string> json, csv;
+  std::optional<std::string> json, csv, summaries;
   bool quiet = false;  // no report
 
   // False where a report would be mixed with data.
-  bool wants_report() const { return json != "-" && csv != "-" && !quiet; }
+  bool wants_report() const { return json != "-" && csv != "-" && summaries != "-" && !quiet; }
 };
 
 // The files of these paths, opened before the work, so that a bad path fails at once.
@@ -64,11 +66,20 @@ struct ResultFiles {
   explicit ResultFiles(const ResultPaths& paths);
   void Commit();
 
-  std::optional<OutputFile> json, csv;
+  std::optional<OutputFile> json, csv, summaries;
 };
 
 // Removes the temporary files of results that are not complete yet, of the few that a command
 // writes at once. Async-signal-safe.
 void RemoveTemporaries();
+
+// Texts that users name: files, pipes and standard input.
+
+// Returns how messages name an input: its path, or "standard input" for "-".
+std::string InputName(const std::string& path);
+
+// Reads a file or pipe to its end, or standard input for "-". Throws InputError if it cannot be
+// read or holds more than `max_bytes`.
+std::string ReadTextInput(const std::string& path, uint64_t max_bytes);
 
 }  // namespace dlsim::sim
