@@ -612,15 +612,6 @@ void ReplayEvidence(const StepSource& source, const ReplayOptions& options,
   }
 }
 
-std::vector<std::string> PoliciesFor(const TuneRequest& request, const std::string& format) {
-  std::vector<std::string> policies = {std::string(TunedPolicy(request, format))};
-  if (format != "fp16") return policies;
-  for (const std::string& policy : request.fp16_policies) {
-    if (policy != policies.front()) policies.push_back(policy);
-  }
-  return policies;
-}
-
 // The settings of the current policy, if it is this one.
 std::span<const std::string> SettingsFor(const TuneRequest& request, std::string_view policy) {
   const bool current = request.current && FindPolicy(request.current->policy).name == policy;
@@ -700,7 +691,11 @@ TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advi
     prototypes.push_back(PrototypeOf(request, of_format.format));
     FormatTuning& tuning = result.formats.emplace_back();
     static_cast<FormatAdvice&>(tuning) = of_format;
-    for (const std::string& policy : PoliciesFor(request, of_format.format)) {
+    std::vector<std::string> policies = {prototypes.back().policy};
+    if (of_format.format == "fp16")
+      std::ranges::copy(request.fp16_policies, std::back_inserter(policies));
+    for (const std::string& policy : policies) {
+      if (!tuning.choices.empty() && policy == policies.front()) continue;
       const PolicyFamily family = FamilyOf(policy, of_format.format, SettingsFor(request, policy));
       tuning.choices.push_back(Deriver(family, of_format).Run());
     }

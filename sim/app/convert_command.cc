@@ -136,6 +136,14 @@ struct ConvertCommandOptions {
   }
 };
 
+// Returns the value of --scale.
+float ParseScale(const std::string& text) {
+  const double scale = ParseNumber(text, "--scale");
+  const bool is_float = scale > 0 && scale <= std::numeric_limits<float>::max();
+  if (is_float && static_cast<float>(scale) > 0) return static_cast<float>(scale);
+  throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
+}
+
 // Encodes floats (f2, f4, f8, or V2 as the option says; rounded to float32 first), scaled, to
 // uint16, or to uint32 for formats of more than 16 bits; or decodes such codes to float32 and
 // unscales them (a multiplication with the float32 reciprocal of the scale). Shape and order are

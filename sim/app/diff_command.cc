@@ -63,7 +63,13 @@ inline void Rows(const DiffOptions& of, RowSink& row) {
 }
 
 int RunDiff(const DiffOptions& options) {
-  RequireFigures(options.expectations, FiguresOf(Diff()));
+  for (const Expectation& expectation : options.expectations) {
+    if (!expectation.subject.empty()) {
+      throw UsageError(kExpectOption, "a diff has no runs to choose from", "a figure alone",
+                       Quoted(expectation.text));
+    }
+    RequireFigure(expectation, FigureNames(FiguresOf(Diff())), kExpectOption);
+  }
   Diff diff = OpenDiff(options.a, options.b, options.trace, options.alignment);
   diff.threshold = ThresholdOf(options);
   ResultFiles files(options.results);
@@ -87,8 +93,10 @@ int RunDiff(const DiffOptions& options) {
                 "those of " + Printable(diff.a.path),
                 Quoted(first.name) + " " + std::string(NameOf(first.why)));
   }
-  const std::vector<ExpectationOutcome> outcomes =
-      CheckExpectations(options.expectations, FiguresOf(diff));
+  std::vector<ExpectationOutcome> outcomes;
+  for (const Expectation& expectation : options.expectations) {
+    outcomes.push_back(CheckExpectation(expectation, "", FiguresOf(diff)));
+  }
   if (files.json) {
     WriteDiffJson(diff, RowsOf(options), outcomes, *files.json);
   }

@@ -29,25 +29,6 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
               {}, Takes::kSeveral);
 }
 
-void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures) {
-  for (const Expectation& expectation : expectations) {
-    if (!expectation.subject.empty()) {
-      throw UsageError(kExpectOption, "a diff has no runs to choose from", "a figure alone",
-                       Quoted(expectation.text));
-    }
-    RequireFigure(expectation, FigureNames(figures), kExpectOption);
-  }
-}
-
-std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
-                                                  std::span<const Figure> figures) {
-  std::vector<ExpectationOutcome> outcomes;
-  for (const Expectation& expectation : expectations) {
-    outcomes.push_back(CheckExpectation(expectation, "", figures));
-  }
-  return outcomes;
-}
-
 int ReportOutcomes(std::span<const ExpectationOutcome> outcomes) {
   int exit_code = 0;
   for (const ExpectationOutcome& outcome : outcomes) {

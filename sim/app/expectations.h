@@ -21,14 +21,6 @@ inline constexpr const char* kExpectOption = "--expect";
 void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
                  const std::string& example);
 
-// Throws UsageError for an expectation that chooses runs, of which a diff has none, and for one
-// whose figure is not among `figures`.
-void RequireFigures(std::span<const Expectation> expectations, std::span<const Figure> figures);
-
-// Checks the figures of a result that is one.
-std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
-                                                  std::span<const Figure> figures);
-
 // Prints one line on standard error for each that does not hold, and returns the exit code: 1 if
 // there is one.
 int ReportOutcomes(std::span<const ExpectationOutcome> outcomes);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/profile.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/windows.h"
 #include "sim/app/commands.h"
@@ -22,6 +23,7 @@
 #include "sim/base/parse.h"
 #include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
+#include "sim/replay/replay_runs.h"
 #include "sim/replay/results.h"
 #include "sim/replay/simulation.h"
 #include "sim/scaled/scaled.h"
@@ -30,6 +32,19 @@ namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMostPaths = 4, kPlotWidth = 68, kPlotHeight = 12, kShortPlotHeight = 4;
+
+OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<OptimizerGroup>& earlier) {
+  const size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string::npos || equals + 1 == text.size()) {
+    throw UsageError("--optimizer", "not an optimizer", "NAME=GLOB", Quoted(text));
+  }
+  OptimizerGroup group = {text.substr(0, equals), text.substr(equals + 1)};
+  const auto same = [&](const OptimizerGroup& other) { return other.name == group.name; };
+  if (std::any_of(earlier.begin(), earlier.end(), same)) {
+    throw UsageError("--optimizer", "name " + Quoted(group.name) + " is given twice");
+  }
+  return group;
+}
 
 struct ReplayCommandOptions {
   TraceArguments trace;
@@ -64,7 +79,34 @@ struct ReplayCommandOptions {
     VisitRecipe(option, recipe);
     VisitFloat32(option, float32);
     VisitRules(option, request.finite_test, accumulation, replay);
-    VisitTraining(option, request, replay, accumulation.steps);
+    option.Group(kEmulationGroup);
+    option("--max-gradient-norm", request.clipping.max_norm, "X",
+           "Clip the parameter gradients to this L2 norm");
+    option("--max-gradient-value", request.clipping.max_value, "X",
+           "Clip each parameter gradient to this magnitude");
+    option(
+        "--clip-rule", request.clip_rule, "RULE",
+        "Formula of the clipping coefficient: torch, fairseq or tf (default: that of the policy)");
+    option(
+        "--clip-at", request.clipping.domain, "RULE",
+        "Clip after unscaling (unscaled, default) or before it (scaled), which emulates a common "
+        "bug");
+    option("--grad-accum-steps", accumulation.steps, "N",
+           "Average N recorded steps into one optimizer step (default 1); not for traces with "
+           "micro-steps");
+    const auto read = [this](const std::string& text) {
+      replay.optimizers.push_back(ParseOptimizer(text, replay.optimizers));
+    };
+    option.Read("--optimizer", read, "NAME=GLOB",
+                "Several optimizers with one loss scale: the name of one, and a pattern for its "
+                "gradients; repeatable",
+                {}, Takes::kSeveral);
+    option("--state", request.states, "KEY=VALUE",
+           "Start from a checkpoint: KEY is a field of the policy's state, or scale; repeatable; "
+           "POLICY.KEY=VALUE sets it for one policy only");
+    option("--resume-at", request.resume_at, "STEP",
+           "Also replay each run as if it were interrupted before this step and resumed: from a "
+           "checkpoint that holds only the loss scale, and without one");
     VisitDevice(option, device);
     option.Threads();
     option.Memory(replay.step.memory_bytes);
@@ -103,7 +145,27 @@ inline void Rows(const ReplayCommandOptions& of, RowSink& row) {
   row("accumulate", of.replay.step.accumulation, "rule for micro-steps");
   row("on_fatal", of.replay.on_fatal, "what a fatal error of the policy does");
   row("tensors", of.trace.options.tensors, "the pattern of those that are read");
-  TrainingRows(of.request, of.replay, row);
+  // The following are left out where the option has its default.
+  const Clipping& clipping = of.request.clipping;
+  const auto unless = [](const auto& value, const auto& default_value) {
+    return value == default_value ? std::nullopt : std::optional(value);
+  };
+  std::vector<std::pair<std::string, std::string>> optimizers;
+  for (const OptimizerGroup& group : of.replay.optimizers) {
+    optimizers.emplace_back(group.name, group.tensors);
+  }
+  row("max_gradient_norm", clipping.max_norm, "L2 norm to which gradients are clipped",
+      kLeftOutIfEmpty);
+  row("max_gradient_value", clipping.max_value, "magnitude to which gradients are clipped",
+      kLeftOutIfEmpty);
+  row("clip_rule", of.request.clip_rule, "formula of the clipping coefficient", kLeftOutIfEmpty);
+  row("clip_at", unless(clipping.domain, Clipping().domain), "`scaled`: clips before unscaling",
+      kLeftOutIfEmpty);
+  row("grad_accum_steps", unless(of.replay.accumulate_steps, ReplayOptions().accumulate_steps),
+      "recorded steps that make one", kLeftOutIfEmpty);
+  row("optimizers", optimizers, "pattern of the gradients of each optimizer", kLeftOutIfEmpty);
+  row("state", of.request.states, "fields of the checkpoint from which it starts", kLeftOutIfEmpty);
+  row("resume_at", of.request.resume_at, "step before which runs are interrupted", kLeftOutIfEmpty);
 }
 
 void RecordRows(const ReplayCommandOptions& options, std::span<const ConfigRecord> configs,
@@ -238,6 +300,22 @@ void Summarize(const ReplayCommandOptions& options, OutputFile& out) {
                  [&](size_t steps) { progress.Update(steps); });
 }
 
+// Refuses an optimizer that took no gradient in the whole replay. Throws Error (exit code 2).
+void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
+                     const std::vector<SimulationRun>& runs) {
+  const auto replayed = [](const SimulationRun& run) { return !run.result.steps.empty(); };
+  if (std::ranges::none_of(runs, replayed)) return;
+  for (size_t g = 0; g < optimizers.size(); ++g) {
+    const auto in_step = [&](const ReplayStep& step) { return step.optimizers[g].has_gradients; };
+    const auto in_run = [&](const SimulationRun& run) {
+      return std::ranges::any_of(run.result.steps, in_step);
+    };
+    if (std::ranges::any_of(runs, in_run)) continue;
+    throw UsageError("--optimizer", "no parameter gradient matches " + Quoted(optimizers[g].name),
+                     "a pattern of names in the trace", Quoted(optimizers[g].tensors));
+  }
+}
+
 // Steps through the source and shows its progress; returns what its windows say.
 Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
                    std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
@@ -302,8 +380,42 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
   return text + Wrap("Next: dlsim tune" + paths + ", or this with --details.");
 }
 
+// Fits runs to a profile, which has no values to look at: leaves out their clipping, and the runs
+// that its tables do not answer, with a note. Throws UsageError for such a run if the user named
+// its policy.
+void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
+                  std::vector<SimulationRun>& runs) {
+  std::string left_out;
+  std::erase_if(runs, [&](SimulationRun& run) {
+    if (!run.start) return false;
+    if (run.start->clipping.enabled()) {
+      run.start->clipping = {};
+      run.notes.push_back(
+          "clipping is left out: a profile does not tell what it does to converted gradients");
+    }
+    const std::optional<std::string> why = WhyNotFromTables(*run.start, profile.settings);
+    if (!why) return false;
+    if (named) {
+      throw UsageError(RunLabel(run), "a profile does not answer this: " + *why,
+                       "the trace itself");
+    }
+    left_out += (left_out.empty() ? "" : "; ") + RunLabel(run) + ": " + *why;
+    return true;
+  });
+  if (!left_out.empty() && !quiet) {
+    CurrentCaller().Say("note: left out, since a profile does not answer it: " + left_out);
+  }
+}
+
 int RunReplay(ReplayCommandOptions options) {
-  if (options.results.summaries) RefuseProfiles(options.trace);
+  if (options.results.summaries) {
+    const std::vector<std::string>& paths = options.trace.paths;
+    const auto profile = std::ranges::find_if(paths, ProfileReader::IsProfile);
+    if (profile != paths.end()) {
+      throw UsageError("TRACE", "a profile does not hold the elements that this takes",
+                       "the trace itself", Quoted(*profile));
+    }
+  }
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   std::vector<NamedScaledFormat> scaled = TakeScaled(options);
   const bool only_scaled = !scaled.empty() && options.request.formats.empty();
@@ -342,7 +454,14 @@ int RunReplay(ReplayCommandOptions options) {
       of_files, [&](const NamedScaledFormat& one) { return Answers(facts, one.format); });
   scaled.insert(scaled.end(), of_files.begin(), unanswered.begin());
   RequireRunFigures(options.expectations, runs, scaled);
-  CheckAgainst(facts, options.request);
+  // Not an interruption after the last step.
+  const std::optional<int64_t>& at = options.request.resume_at;
+  if (at && (*at <= facts.first_step || *at > facts.last_step)) {
+    throw UsageError(
+        "--resume-at", "no step is recorded before or after it",
+        std::to_string(facts.first_step + 1) + " to " + std::to_string(facts.last_step),
+        std::to_string(*at));
+  }
   const bool names_policies =
       asks_for_policies && std::ranges::count(options.request.policies, "all") == 0;
   if (facts.profile) FitToProfile(*facts.profile, names_policies, options.results.quiet, runs);

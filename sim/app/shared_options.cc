@@ -50,23 +50,13 @@ void TraceArguments::Visit(OptionRows& option, TraceInput input) {
   VisitReading(option, options);
 }
 
-void RefuseProfiles(const TraceArguments& arguments) {
-  const auto profile = std::ranges::find_if(arguments.paths, ProfileReader::IsProfile);
-  if (profile == arguments.paths.end()) return;
-  throw UsageError("TRACE", "a profile does not hold the elements that this takes",
-                   "the trace itself", Quoted(*profile));
-}
-
-TraceReader OpenTrace(const TraceArguments& arguments) {
-  TraceReader trace = TraceReader::Open(arguments.paths, arguments.options);
-  RequireTensors(arguments, trace);
-  return trace;
-}
-
 std::string NoTensorMatches(const std::string& glob) {
   return "no tensor matches --tensors " + Quoted(glob);
 }
 
+namespace {
+
+// Throws InputError if no step has a matching tensor: an empty result would look like a good one.
 void RequireTensors(const TraceArguments& arguments, const TraceReader& trace) {
   for (size_t i = 0; i < trace.step_count(); ++i) {
     for (const Recording& recording : trace.Load(i).recordings) {
@@ -76,6 +66,14 @@ void RequireTensors(const TraceArguments& arguments, const TraceReader& trace) {
   const std::string& glob = arguments.options.tensors;
   throw InputError(Printable(arguments.paths.front()),
                    glob == "*" ? "no tensors" : NoTensorMatches(glob));
+}
+
+}  // namespace
+
+TraceReader OpenTrace(const TraceArguments& arguments) {
+  TraceReader trace = TraceReader::Open(arguments.paths, arguments.options);
+  RequireTensors(arguments, trace);
+  return trace;
 }
 
 void VisitConversion(OptionRows& option, Conversion& conversion, uint64_t& seed) {
@@ -90,60 +88,6 @@ void VisitConversion(OptionRows& option, Conversion& conversion, uint64_t& seed)
   option("--subnormals", conversion.subnormals, "RULE",
          "keep (default), or flush: subnormal results become zero");
   option("--seed", seed, "Seed of stochastic rounding");
-}
-
-float ParseScale(const std::string& text) {
-  const double scale = ParseNumber(text, "--scale");
-  const bool is_float = scale > 0 && scale <= std::numeric_limits<float>::max();
-  if (is_float && static_cast<float>(scale) > 0) return static_cast<float>(scale);
-  throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
-}
-
-namespace {
-
-OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<OptimizerGroup>& earlier) {
-  const size_t equals = text.find('=');
-  if (equals == 0 || equals == std::string::npos || equals + 1 == text.size()) {
-    throw UsageError("--optimizer", "not an optimizer", "NAME=GLOB", Quoted(text));
-  }
-  OptimizerGroup group = {text.substr(0, equals), text.substr(equals + 1)};
-  const auto same = [&](const OptimizerGroup& other) { return other.name == group.name; };
-  if (std::any_of(earlier.begin(), earlier.end(), same)) {
-    throw UsageError("--optimizer", "name " + Quoted(group.name) + " is given twice");
-  }
-  return group;
-}
-
-}  // namespace
-
-void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions& replay,
-                   std::optional<int64_t>& accumulate_steps) {
-  option.Group(kEmulationGroup);
-  option("--max-gradient-norm", request.clipping.max_norm, "X",
-         "Clip the parameter gradients to this L2 norm");
-  option("--max-gradient-value", request.clipping.max_value, "X",
-         "Clip each parameter gradient to this magnitude");
-  option("--clip-rule", request.clip_rule, "RULE",
-         "Formula of the clipping coefficient: torch, fairseq or tf (default: that of the policy)");
-  option("--clip-at", request.clipping.domain, "RULE",
-         "Clip after unscaling (unscaled, default) or before it (scaled), which emulates a common "
-         "bug");
-  option("--grad-accum-steps", accumulate_steps, "N",
-         "Average N recorded steps into one optimizer step (default 1); not for traces with "
-         "micro-steps");
-  const auto read = [&replay](const std::string& text) {
-    replay.optimizers.push_back(ParseOptimizer(text, replay.optimizers));
-  };
-  option.Read("--optimizer", read, "NAME=GLOB",
-              "Several optimizers with one loss scale: the name of one, and a pattern for its "
-              "gradients; repeatable",
-              {}, Takes::kSeveral);
-  option("--state", request.states, "KEY=VALUE",
-         "Start from a checkpoint: KEY is a field of the policy's state, or scale; repeatable; "
-         "POLICY.KEY=VALUE sets it for one policy only");
-  option("--resume-at", request.resume_at, "STEP",
-         "Also replay each run as if it were interrupted before this step and resumed: from a "
-         "checkpoint that holds only the loss scale, and without one");
 }
 
 void VisitRules(OptionRows& option, std::optional<FiniteTest>& finite_test,
@@ -174,78 +118,6 @@ void VisitOnFatal(OptionRows& option, OnFatal& on_fatal) {
          "continue");
 }
 
-void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request) {
-  if (!request.resume_at) return;
-  const int64_t first = facts.first_step, last = facts.last_step;
-  if (*request.resume_at <= first || *request.resume_at > last) {
-    throw UsageError("--resume-at", "no step is recorded before or after it",
-                     std::to_string(first + 1) + " to " + std::to_string(last),
-                     std::to_string(*request.resume_at));
-  }
-}
-
-void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
-                  std::vector<SimulationRun>& runs) {
-  std::string left_out;
-  std::erase_if(runs, [&](SimulationRun& run) {
-    if (!run.start) return false;
-    if (run.start->clipping.enabled()) {
-      run.start->clipping = {};
-      run.notes.push_back(
-          "clipping is left out: a profile does not tell what it does to converted gradients");
-    }
-    const std::optional<std::string> why = WhyNotFromTables(*run.start, profile.settings);
-    if (!why) return false;
-    if (named) {
-      throw UsageError(RunLabel(run), "a profile does not answer this: " + *why,
-                       "the trace itself");
-    }
-    left_out += (left_out.empty() ? "" : "; ") + RunLabel(run) + ": " + *why;
-    return true;
-  });
-  if (!left_out.empty() && !quiet) {
-    CurrentCaller().Say("note: left out, since a profile does not answer it: " + left_out);
-  }
-}
-
-void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
-                     const std::vector<SimulationRun>& runs) {
-  const auto replayed = [](const SimulationRun& run) { return !run.result.steps.empty(); };
-  if (std::ranges::none_of(runs, replayed)) return;
-  for (size_t g = 0; g < optimizers.size(); ++g) {
-    const auto in_step = [&](const ReplayStep& step) { return step.optimizers[g].has_gradients; };
-    const auto in_run = [&](const SimulationRun& run) {
-      return std::ranges::any_of(run.result.steps, in_step);
-    };
-    if (std::ranges::any_of(runs, in_run)) continue;
-    throw UsageError("--optimizer", "no parameter gradient matches " + Quoted(optimizers[g].name),
-                     "a pattern of names in the trace", Quoted(optimizers[g].tensors));
-  }
-}
-
-void TrainingRows(const SimulationRequest& request, const ReplayOptions& replay, RowSink& row) {
-  const Clipping& clipping = request.clipping;
-  const auto unless = [](const auto& value, const auto& default_value) {
-    return value == default_value ? std::nullopt : std::optional(value);
-  };
-  std::vector<std::pair<std::string, std::string>> optimizers;
-  for (const OptimizerGroup& group : replay.optimizers) {
-    optimizers.emplace_back(group.name, group.tensors);
-  }
-  row("max_gradient_norm", clipping.max_norm, "L2 norm to which gradients are clipped",
-      kLeftOutIfEmpty);
-  row("max_gradient_value", clipping.max_value, "magnitude to which gradients are clipped",
-      kLeftOutIfEmpty);
-  row("clip_rule", request.clip_rule, "formula of the clipping coefficient", kLeftOutIfEmpty);
-  row("clip_at", unless(clipping.domain, Clipping().domain), "`scaled`: clips before unscaling",
-      kLeftOutIfEmpty);
-  row("grad_accum_steps", unless(replay.accumulate_steps, ReplayOptions().accumulate_steps),
-      "recorded steps that make one", kLeftOutIfEmpty);
-  row("optimizers", optimizers, "pattern of the gradients of each optimizer", kLeftOutIfEmpty);
-  row("state", request.states, "fields of the checkpoint from which it starts", kLeftOutIfEmpty);
-  row("resume_at", request.resume_at, "step before which runs are interrupted", kLeftOutIfEmpty);
-}
-
 void VisitDevice(OptionRows& option, DeviceChoice& choice) {
   option.Group(kComputationGroup);
   option.Read("--device", [&choice](const std::string& text) { choice = ParseDevice(text); },
@@ -269,6 +141,9 @@ std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t i
     case DeviceChoice::Kind::kAuto:
       break;
   }
+  // Starting CUDA takes some tenths of a second, in which the CPU reads and counts about as much.
+  // Chosen by that estimate, not measured on a GPU.
+  constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
   if (input_bytes < kAutoDeviceBytes) return nullptr;
   for (const gpu::DeviceInfo& device : gpu::Devices().devices) {
     try {

@@ -40,9 +40,6 @@ struct TraceArguments {
 void VisitReading(OptionRows& option, TraceOptions& options);
 void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void);
 
-// Throws UsageError if a path is that of a profile.
-void RefuseProfiles(const TraceArguments& arguments);
-
 // Opens the trace that the arguments name, none of them a profile. Throws InputError if it has no
 // matching tensor: an empty result would look like a good one.
 TraceReader OpenTrace(const TraceArguments& arguments);
@@ -50,19 +47,8 @@ TraceReader OpenTrace(const TraceArguments& arguments);
 // Says that a pattern matches nothing.
 std::string NoTensorMatches(const std::string& glob);
 
-// Throws InputError if no step has a matching tensor: an empty result would look like a good one.
-void RequireTensors(const TraceArguments& arguments, const TraceReader& trace);
-
 // --rounding, --overflow, --subnormals and --seed.
 void VisitConversion(OptionRows& option, Conversion& conversion, uint64_t& seed);
-
-// Returns the value of --scale; throws UsageError unless it is a positive float32 number.
-float ParseScale(const std::string& text);
-
-// --max-gradient-norm, --max-gradient-value, --clip-rule, --clip-at, --grad-accum-steps,
-// --optimizer, --state and --resume-at.
-void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions& replay,
-                   std::optional<int64_t>& accumulate_steps);
 
 // What the user asked for of micro-steps and of steps that make one; a profile decides what was
 // not.
@@ -83,26 +69,6 @@ void VisitOnFatal(OptionRows& option, OnFatal& on_fatal);
 inline constexpr const char* kAccumulateHelp =
     "With micro-steps: quantize each and then sum (quantize-first, default), or sum first and "
     "quantize once (sum-first)";
-
-// Refuses what does not fit the trace: an interruption after its last step. Throws Error (2).
-void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request);
-
-// Fits runs to a profile, which has no values to look at: leaves out their clipping, and the runs
-// that its tables do not answer, with a note. Throws UsageError for such a run if the user named
-// its policy.
-void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
-                  std::vector<SimulationRun>& runs);
-
-// Refuses an optimizer that took no gradient in the whole replay. Throws Error (exit code 2).
-void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
-                     const std::vector<SimulationRun>& runs);
-
-// The options for the record; rows are left out where the option has its default.
-void TrainingRows(const SimulationRequest& request, const ReplayOptions& replay, RowSink& row);
-
-// Input from which `auto` uses a device: starting CUDA takes some tenths of a second, in which the
-// CPU reads and counts about as much. Chosen by that estimate, not measured on a GPU.
-inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
 
 // --device.
 void VisitDevice(OptionRows& option, DeviceChoice& choice);

@@ -28,19 +28,6 @@ constexpr size_t kBufferBytes = size_t{1} << 16;
 
 constexpr int kOfCaller = -2;  // the descriptor of what the caller takes
 
-bool IsSpecialFile(const std::string& path) {
-  struct stat status = {};
-  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
-}
-
-// Gives an open file the permissions of the file `target` that it is to replace, if there is one.
-// Whoever may not change them, on some file systems, keeps those of a new file.
-void KeepMode(const std::string& target, int descriptor) {
-  struct stat status = {};
-  if (stat(target.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-  [[maybe_unused]] const int changed = fchmod(descriptor, status.st_mode & 0777);
-}
-
 // The temporary files of results that are not complete yet, where a signal can remove them: fixed
 // buffers, as its handler must neither allocate nor lock.
 constexpr size_t kMaxTemporaries = 8;
@@ -92,7 +79,9 @@ OutputFile::OutputFile(const std::string& path) : path_(path) {
     descriptor_ = kOfCaller;
     return;
   }
-  if (IsSpecialFile(path)) {  // a device or pipe such as /dev/null: nothing to rename
+  struct stat status = {};
+  // A device or pipe such as /dev/null: nothing to rename.
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (descriptor_ < 0) Fail("cannot be written");
     return;
@@ -124,7 +113,12 @@ void OutputFile::CreateTemporary() {
     }
     descriptor_ = descriptor;
     temporary_ = std::move(name);
-    KeepMode(target_, descriptor);
+    // It gets the permissions of the file that it is to replace, if there is one. Whoever may not
+    // change them, on some file systems, keeps those of a new file.
+    struct stat status = {};
+    if (stat(target_.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
+      [[maybe_unused]] const int changed = fchmod(descriptor, status.st_mode & 0777);
+    }
     return;
   }
   Fail("cannot be written");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <utility>
 
 #include "sim/base/parse.h"
@@ -66,39 +67,22 @@ BigInt Truncated(double value) {
   return digits / (BigInt(1) << static_cast<unsigned>(53 - exponent));
 }
 
-enum class Order { kLess, kEqual, kGreater, kUnordered };
-
-Order CompareDoubles(double a, double b) {
-  if (a < b) return Order::kLess;
-  if (a > b) return Order::kGreater;
-  return a == b ? Order::kEqual : Order::kUnordered;
-}
-
-Order CompareToFloat(const BigInt& a, double b) {
-  if (!std::isfinite(b)) return CompareDoubles(0, b);
+std::partial_ordering CompareToFloat(const BigInt& a, double b) {
+  if (!std::isfinite(b)) return 0.0 <=> b;
   const int integer_part = a.compare(Truncated(b));
-  if (integer_part != 0) return integer_part < 0 ? Order::kLess : Order::kGreater;
-  return CompareDoubles(0, b - std::trunc(b));
-}
-
-Order Reversed(Order order) {
-  if (order == Order::kLess) return Order::kGreater;
-  return order == Order::kGreater ? Order::kLess : order;
+  if (integer_part != 0) return integer_part <=> 0;
+  return 0.0 <=> b - std::trunc(b);
 }
 
 using Value = std::variant<BigInt, double>;
 
-Order Compare(const Value& a, const Value& b) {
+std::partial_ordering Compare(const Value& a, const Value& b) {
   const BigInt* const int_a = std::get_if<BigInt>(&a);
   const BigInt* const int_b = std::get_if<BigInt>(&b);
-  if (int_a != nullptr && int_b != nullptr) {
-    const int sign = int_a->compare(*int_b);
-    if (sign == 0) return Order::kEqual;
-    return sign < 0 ? Order::kLess : Order::kGreater;
-  }
+  if (int_a != nullptr && int_b != nullptr) return int_a->compare(*int_b) <=> 0;
   if (int_a != nullptr) return CompareToFloat(*int_a, std::get<double>(b));
-  if (int_b != nullptr) return Reversed(CompareToFloat(*int_b, std::get<double>(a)));
-  return CompareDoubles(std::get<double>(a), std::get<double>(b));
+  if (int_b != nullptr) return 0 <=> CompareToFloat(*int_b, std::get<double>(a));
+  return std::get<double>(a) <=> std::get<double>(b);
 }
 
 // An operand of an operation with a float.
@@ -161,11 +145,11 @@ PythonNumber operator/(const PythonNumber& a, const PythonNumber& b) {
 }
 
 bool operator==(const PythonNumber& a, const PythonNumber& b) {
-  return Compare(a.value_, b.value_) == Order::kEqual;
+  return Compare(a.value_, b.value_) == 0;
 }
 
 bool operator<(const PythonNumber& a, const PythonNumber& b) {
-  return Compare(a.value_, b.value_) == Order::kLess;
+  return Compare(a.value_, b.value_) < 0;
 }
 
 bool PythonNumber::Divides(int64_t count) const {
