@@ -106,7 +106,7 @@ TEST(FiniteTests, ExplainsEachCause) {
 TEST(FiniteTests, ALowerScaleHelpsMicroStepsWhoseUnscaledSumIsFinite) {
   ScaledStep step;
   step.Add({1}, 1);
-  step.answers[0].parts.resize(2);
+  step.answers[0].MakeRest().parts.resize(2);
   step.answers[0].scaled_sum_finite = false;
   const ReplayStep finite = Explained(FiniteTest::kElementwise, step.JudgeAll());
   EXPECT_EQ(finite.cause, Cause::kAccumulation);
