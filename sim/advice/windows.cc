@@ -515,20 +515,15 @@ class WindowSearch {
   std::map<int, Harm> harm_;  // by exponent, as far as it was asked
 };
 
-// Adds what a step's tensors lose at a scale to those so far, which are in the order of the places.
+// Adds what a step's tensors lose at a scale.
 void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int exponent,
-                   std::vector<TensorHarm>& tensors) {
+                   TensorHarms& tensors) {
   const auto errors = ErrorsAt(inputs.step, conversion, exponent);
   const std::optional<double> quantum = SmallestQuantum(conversion, std::ldexp(1.0, exponent));
   const int64_t step = inputs.step.number();
   for (size_t t = 0; t < errors->size(); ++t) {
     const TensorStats& total = inputs.totals[t];
-    if (inputs.places[t] >= tensors.size()) tensors.resize(inputs.places[t] + 1);
-    TensorHarm& tensor = tensors[inputs.places[t]];
-    if (tensor.name.empty()) {
-      tensor.name = inputs.tensors[t].name;
-      tensor.role = inputs.tensors[t].role;
-    }
+    TensorHarm& tensor = tensors.At(inputs.places[t], inputs.tensors[t]);
     if (total.sum_of_squares == 0) continue;
     tensor.absmax = std::fmax(tensor.absmax, total.absmax);
     tensor.noise_steps += inputs.noise[t];
@@ -714,7 +709,7 @@ Advice WindowFinder::TakeWindows(const StepSource& source) {
   }
   for (OfFormat& of : formats_) {
     FormatAdvice& found = found_.formats.emplace_back(std::move(of.found));
-    found.tensors = std::move(of.tensors);
+    found.tensors = std::move(of.tensors.tensors);
     found.forward = of.forward.VerdictOn(Role::kAct);
     found.values = of.forward.VerdictOn(Role::kValue);
   }

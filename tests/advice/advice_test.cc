@@ -357,6 +357,28 @@ TEST_F(AdviceTest, LooksAtAllStepsAtTheFinalScale) {
   }
 }
 
+// Steps that are looked at before all others decide nothing of it.
+TEST_F(AdviceTest, TensorsComeInTheOrderOfTheSteps) {
+  for (int step = 0; step < 9; ++step) {
+    std::vector<BuiltTensor> tensors = {FloatTensor("a.weight.grad", {1.0f})};
+    if (step == 3) tensors.push_back(FloatTensor("early.grad", {1.0f}));
+    if (step == 8) tensors.push_back(FloatTensor("last.grad", {1.0f}));
+    WriteStep(step, tensors);
+  }
+  const TraceReader trace = Open();
+  const StepSource source = TraceSteps(trace, 1);
+  WindowFinder windows(NamedFormats(std::vector<std::string>{"fp16"}), {}, {});
+  windows.FindNoise(source);
+  ForEachStep(source, {}, [&](size_t i, const Step& step) {
+    windows.Take(i, step);
+    return true;
+  });
+  std::vector<std::string> names;
+  const Advice advice = windows.TakeWindows(source);
+  for (const TensorHarm& tensor : advice.formats[0].tensors) names.push_back(tensor.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"a.weight.grad", "early.grad", "last.grad"}));
+}
+
 TEST(PathsInWindows, CountWhereTheScaleWas) {
   std::vector<StepWindow> windows(6);
   for (StepWindow& window : windows) window.low = 0, window.high = 4;
