@@ -127,8 +127,7 @@ struct ConvertCommandOptions {
     for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
       option.Named(name).excludes = "--from";
     }
-    VisitDevice(option, device);
-    option.Threads();
+    VisitComputation(option, device);
     option.Argument("IN", input, "Input .npy file: f2, f4 or f8 values, or uint16 or uint32 codes")
         .required = true;
     OptionRow& out = option.Argument("OUT", output, "Output .npy file; - is standard output");

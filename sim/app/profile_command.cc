@@ -164,9 +164,7 @@ struct ProfileCommandOptions {
     option("--accumulate", step.accumulation, "RULE", kAccumulateHelp);
     option("--grad-accum-steps", accumulate_steps,
            "Average N recorded steps into one optimizer step");
-    VisitDevice(option, device);
-    option.Threads();
-    option.Memory(step.memory_bytes);
+    VisitComputation(option, device, &step.memory_bytes);
     option.Group(kOutputGroup);
     OptionRow& folder =
         option("-o,--output", output, "FOLDER",

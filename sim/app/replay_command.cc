@@ -107,9 +107,7 @@ struct ReplayCommandOptions {
     option("--resume-at", request.resume_at, "STEP",
            "Also replay each run as if it were interrupted before this step and resumed: from a "
            "checkpoint that holds only the loss scale, and without one");
-    VisitDevice(option, device);
-    option.Threads();
-    option.Memory(replay.step.memory_bytes);
+    VisitComputation(option, device, &replay.step.memory_bytes);
     option.Group(kOutputGroup);
     option.Output("--json", results.json, "Write the full result as JSON");
     option.Output("--csv", results.csv, "Write one row per step, micro-step and tensor");

@@ -118,13 +118,15 @@ void VisitOnFatal(OptionRows& option, OnFatal& on_fatal) {
          "continue");
 }
 
-void VisitDevice(OptionRows& option, DeviceChoice& choice) {
+void VisitComputation(OptionRows& option, DeviceChoice& choice, uint64_t* memory_bytes) {
   option.Group(kComputationGroup);
   option.Read("--device", [&choice](const std::string& text) { choice = ParseDevice(text); },
               "auto|cpu|cuda[:N]",
               "Where to compute: cpu, cuda, cuda:N, or auto (default): a CUDA device for 1 GiB of "
               "input or more, else the CPU; the results are the same",
               {"auto", "cpu", "cuda"});
+  option.Threads();
+  if (memory_bytes != nullptr) option.Memory(*memory_bytes);
 }
 
 uint64_t BytesOfSteps(const StepSource& source, size_t steps) {

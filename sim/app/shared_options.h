@@ -70,8 +70,8 @@ inline constexpr const char* kAccumulateHelp =
     "With micro-steps: quantize each and then sum (quantize-first, default), or sum first and "
     "quantize once (sum-first)";
 
-// --device.
-void VisitDevice(OptionRows& option, DeviceChoice& choice);
+// How to compute: --device, --threads, and --memory where there is a bound to set.
+void VisitComputation(OptionRows& option, DeviceChoice& choice, uint64_t* memory_bytes = nullptr);
 
 // Returns about how many bytes of an input the first steps take, for its progress: each counts
 // alike, since files of one trace hardly differ in size.

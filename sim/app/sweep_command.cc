@@ -61,9 +61,7 @@ struct SweepCommandOptions {
     VisitRules(option, finite_test, accumulation, replay);
     option("--grad-accum-steps", accumulation.steps, "N",
            "Average N recorded steps into one optimizer step (default 1)");
-    VisitDevice(option, device);
-    option.Threads();
-    option.Memory(replay.step.memory_bytes);
+    VisitComputation(option, device, &replay.step.memory_bytes);
     option.Group(kOutputGroup);
     option("--sort", sort, "BY",
            "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "

@@ -50,9 +50,7 @@ struct TuneCommandOptions {
     VisitRecipe(option, recipe);
     VisitFloat32(option, float32);
     VisitCheck(option, replay.checked);
-    VisitDevice(option, device);
-    option.Threads();
-    option.Memory(replay.step.memory_bytes);
+    VisitComputation(option, device, &replay.step.memory_bytes);
     option.Group(kOutputGroup);
     option("--emit", emit, "STACK",
            "Print only the configuration to paste: zoo, deepspeed, torch, accelerate, trainer or "
