@@ -286,7 +286,6 @@ struct StepInputs {
         tensors(opened.gradients()),
         totals(opened.Inputs()),
         noise(finder.Find(opened, totals)),
-        places(finder.places()),
         counted(opened, noise) {
     window.step = step.number();
     bool has_parameters = false, moves = false;
@@ -323,7 +322,6 @@ struct StepInputs {
   TensorSpan tensors;
   std::span<const TensorStats> totals;
   std::vector<bool> noise;
-  std::span<const size_t> places;  // see NoiseFinder
   CountedGradients counted;
   std::vector<double> grad_harm, act_grad_harm;  // see ExpectedHarm: of a quantum of 1
   bool parameters_only = true;  // no activation gradient was recorded that is not zero
@@ -517,13 +515,14 @@ class WindowSearch {
 
 // Adds what a step's tensors lose at a scale.
 void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int exponent,
-                   TensorHarms& tensors) {
+                   NamedList<TensorHarm>& tensors) {
   const auto errors = ErrorsAt(inputs.step, conversion, exponent);
   const std::optional<double> quantum = SmallestQuantum(conversion, std::ldexp(1.0, exponent));
   const int64_t step = inputs.step.number();
   for (size_t t = 0; t < errors->size(); ++t) {
     const TensorStats& total = inputs.totals[t];
-    TensorHarm& tensor = tensors.At(inputs.places[t], inputs.tensors[t]);
+    // Steps mostly have the same tensors.
+    TensorHarm& tensor = tensors.Of(inputs.tensors[t].name, t, inputs.tensors[t].role);
     if (total.sum_of_squares == 0) continue;
     tensor.absmax = std::fmax(tensor.absmax, total.absmax);
     tensor.noise_steps += inputs.noise[t];
@@ -709,7 +708,7 @@ Advice WindowFinder::TakeWindows(const StepSource& source) {
   }
   for (OfFormat& of : formats_) {
     FormatAdvice& found = found_.formats.emplace_back(std::move(of.found));
-    found.tensors = std::move(of.tensors.tensors);
+    found.tensors = of.tensors.Take();
     found.forward = of.forward.VerdictOn(Role::kAct);
     found.values = of.forward.VerdictOn(Role::kValue);
   }

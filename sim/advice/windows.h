@@ -95,21 +95,6 @@ class SafeStepCounts {
 // Returns the formats of these names, each once.
 std::vector<NamedFormat> NamedFormats(std::span<const std::string> names);
 
-// What tensors lose, in the order in which they came first.
-struct TensorHarms {
-  std::vector<TensorHarm> tensors = {};
-  std::vector<size_t> rows = {};  // by NoiseFinder::places: which of `tensors`, from 1 on; 0: none
-
-  TensorHarm& At(size_t place, const TensorInfo& tensor) {
-    if (place >= rows.size()) rows.resize(place + 1);
-    if (rows[place] == 0) {
-      tensors.push_back({tensor.name, tensor.role});
-      rows[place] = tensors.size();
-    }
-    return tensors[rows[place] - 1];
-  }
-};
-
 class WindowFinder {
  public:
   // Rounds as `conversion` says, to each format. `recipe` says which forward tensors count.
@@ -138,7 +123,7 @@ class WindowFinder {
     SafeStepCounts safe_steps = {};
     int exponent = 0;  // at which the tensors' harm is measured ...
     size_t first = 0;  // ... from this step on
-    TensorHarms tensors = {};
+    NamedList<TensorHarm> tensors = {};
     // Where the search begins: the lower ends of the step before.
     int low = 0, channel_low = 0;
   };
