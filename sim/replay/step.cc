@@ -171,7 +171,7 @@ struct Step::Answers {
   }
 };
 
-Step::Step(std::shared_ptr<const Opened> opened)
+Step::Step(std::shared_ptr<Opened> opened)
     : opened_(std::move(opened)), answers_(std::make_shared<Answers>()) {}
 
 Step::Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOptions options,
@@ -186,7 +186,7 @@ Step::Step(StepTables tables, std::shared_ptr<const TraceStep> recorded, StepOpt
       opened.broken_loss |= IsBrokenLoss(recording.metadata);
     }
   }
-  opened_ = std::make_shared<const Opened>(std::move(opened));
+  opened_ = std::make_shared<Opened>(std::move(opened));
 }
 
 void Step::Opened::LookAtInputs() {
@@ -230,8 +230,9 @@ void Step::Drop(const std::function<bool(const TensorInfo& tensor)>& drops) {
     size_t t = 0;
     std::erase_if(list, [&](const auto&) { return dropped[t++]; });
   };
-  Opened without = *opened_;
-  StepTables& tables = without.tables;
+  // Again shares it.
+  if (opened_.use_count() > 1) opened_ = std::make_shared<Opened>(*opened_);
+  StepTables& tables = opened_->tables;
   for (std::vector<TensorTable>& part : tables.parts) drop(part);
   for (auto& [mantissa, parts] : tables.by_mantissa) {
     for (std::vector<TensorTable>& part : parts) drop(part);
@@ -241,11 +242,9 @@ void Step::Drop(const std::function<bool(const TensorInfo& tensor)>& drops) {
   const auto gradients = dropped.begin() + static_cast<std::ptrdiff_t>(tables.gradients);
   tables.gradients -= static_cast<size_t>(std::count(dropped.begin(), gradients, true));
   drop(tables.tensors);
-  without.LookAtInputs();
-  if (without.recorded != nullptr) {
-    without.recorded = std::make_shared<const TraceStep>(Without(*without.recorded, drops));
-  }
-  opened_ = std::make_shared<const Opened>(std::move(without));
+  opened_->LookAtInputs();
+  if (recorded() == nullptr) return;
+  opened_->recorded = std::make_shared<const TraceStep>(Without(*recorded(), drops));
 }
 
 std::string Step::Metadata(std::string_view key) const {
@@ -636,14 +635,16 @@ std::shared_ptr<const StepAnswer> Step::AskForward(const Conversion& conversion)
   return answers_->Find(answers_->forward, conversion, [&] {
     const size_t count = tables().tensors.size() - tables().gradients;
     const size_t parts = tables().parts.size();
+    const TableQuestion question(conversion, 1);
     StepAnswer answer(count);
     std::vector<uint8_t> told(count, 1);
     ParallelFor(
         count,
         [&](size_t t) {
+          static thread_local TableReader reader;
           for (size_t part = 0; part < parts; ++part) {
-            const auto stats =
-                dlsim::Ask(tables().parts[part][tables().gradients + t], conversion, 1);
+            reader.Open(tables().parts[part][tables().gradients + t]);
+            const std::optional<TensorStats> stats = reader.Ask(question);
             if (!stats) {
               told[t] = 0;
               return;

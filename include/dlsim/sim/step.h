@@ -139,7 +139,7 @@ class Step {
   struct Answers;
   struct OpenQuestion;
 
-  explicit Step(std::shared_ptr<const Opened> opened);
+  explicit Step(std::shared_ptr<Opened> opened);
 
   struct KeptAnswers {
     std::vector<std::shared_ptr<const StepAnswer>> gradients;
@@ -185,7 +185,7 @@ class Step {
   void MeasureForward(const Conversion& conversion, std::span<const uint8_t> told,
                       StepAnswer& answer) const;
 
-  std::shared_ptr<const Opened> opened_;
+  std::shared_ptr<Opened> opened_;
   std::shared_ptr<Answers> answers_;
 };
 
