@@ -40,7 +40,7 @@ struct DeviceList {
 DeviceList Devices();
 
 // Opens a device for replays, profiles and conversions. Throws Error (exit code 3) in one line if
-// there is none of that index or if it is unusable.
+// no device has that index, or if it cannot be used.
 std::unique_ptr<ComputeDevice> OpenDevice(int index);
 
 using Stream = CUstream_st*;  // cudaStream_t; null is the default stream

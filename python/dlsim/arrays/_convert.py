@@ -144,7 +144,7 @@ def draws_of(scale: Any, seed: Any, stream: Any) -> tuple[float, int, int]:
 
 
 def is_list(argument: Any) -> bool:
-    """Whether an argument stands for several; an array without dimensions is a number."""
+    """Whether an argument holds several values; an array without dimensions is one number."""
     return (
         isinstance(argument, Iterable)
         and not isinstance(argument, str | type)

@@ -434,7 +434,7 @@ class Recorder:
         finally:
             self._pace.in_hook(time.perf_counter() - began)
 
-    # What hooks tell of the step.
+    # What hooks report about the step.
 
     def _revoke(self, error: Error) -> None:
         """Counts an error of the step that was taken last, and removes what was recorded of it."""
