@@ -458,7 +458,16 @@ PartTables TabulateAt(float mantissa, const PartTables& parts, const TraceStep& 
 std::vector<TensorRef> DescribeTensors(const TraceStep& step) {
   std::vector<TensorRef> tensors;
   for (const Pass pass : {Pass::kBackward, Pass::kForward}) {
-    std::ranges::transform(CollectTensors(step, pass), std::back_inserter(tensors), Describe);
+    const size_t begin = tensors.size();
+    std::set<std::string_view> names;  // of the recordings before
+    for (const Recording& recording : step.recordings) {
+      for (const TraceTensor& tensor : recording.tensors) {
+        const bool of_pass = IsForward(tensor.info->role) == (pass == Pass::kForward);
+        if (of_pass && !names.contains(tensor.info->name)) tensors.push_back(tensor.info);
+      }
+      if (&recording == &step.recordings.back()) continue;
+      for (const TensorRef& tensor : std::span(tensors).subspan(begin)) names.insert(tensor->name);
+    }
   }
   return tensors;
 }
