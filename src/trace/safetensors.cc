@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <optional>
-#include <set>
 #include <span>
 #include <string_view>
 #include <unordered_set>
@@ -57,9 +56,9 @@ class HeaderReader {
     key_ = key;
     is_metadata_ = key == "__metadata__";
     fields_.clear();
-    const bool is_new = keys_.insert(key).second;
     if (is_metadata_) {
-      if (!is_new) throw InputError(place_, "duplicate key '__metadata__'");
+      if (has_metadata_) throw InputError(place_, "duplicate key '__metadata__'");
+      has_metadata_ = true;
       return;
     }
     if (key.size() > kMaxNameBytes) {
@@ -67,7 +66,7 @@ class HeaderReader {
                        "at most " + std::to_string(kMaxNameBytes) + " bytes",
                        std::to_string(key.size()));
     }
-    if (!is_new) throw InputError(Here(), "duplicate name");
+    if (names_.contains(key)) throw InputError(Here(), "duplicate name");
     if (tensors_.size() == kMaxTensors) {
       throw InputError(place_, "too many tensors", "at most " + std::to_string(kMaxTensors));
     }
@@ -82,11 +81,15 @@ class HeaderReader {
       throw InputError(Here(), "unknown field", "dtype, shape or data_offsets", Quoted(field));
     }
     field_ = field;
-    if (fields_.insert(field).second) return;
+    const bool is_new = is_metadata_ ? !metadata_.contains(field) : !Has(field);
+    if (!is_metadata_) fields_.push_back(field);
+    if (is_new) return;
     throw InputError(Here(),
                      std::string(is_metadata_ ? "duplicate metadata key '" : "duplicate field '") +
                          Printable(field) + "'");
   }
+
+  bool Has(std::string_view field) const { return std::ranges::count(fields_, field) > 0; }
 
   // Members of the header are objects, and theirs are strings but for two lists of integers.
   void CheckKind(int depth, JsonEvent event, const nlohmann::json& parsed) const {
@@ -139,7 +142,7 @@ class HeaderReader {
 
   void FinishTensor() {
     for (const char* const field : {"dtype", "shape", "data_offsets"}) {
-      if (!fields_.contains(field)) {
+      if (!Has(field)) {
         throw InputError(Here(), std::string("field '") + field + "' missing");
       }
     }
@@ -160,16 +163,18 @@ class HeaderReader {
                        ShapeText(offsets_));
     }
     tensors_.push_back({std::exchange(info_, {}), unsupported_, elements.value_or(1), begin, end});
+    names_.insert(tensors_.back().info->name);
   }
 
   const std::string& place_;
   Metadata& metadata_;
   std::vector<SafetensorsTensor>& tensors_;
-  std::unordered_set<std::string> keys_;
+  std::unordered_set<std::string_view> names_;  // of the tensors so far
+  bool has_metadata_ = false;
   std::string key_;  // the last one: the name of a tensor, or that of the metadata
   bool is_metadata_ = false;
-  std::set<std::string> fields_;  // of its object
-  std::string field_;             // the last one
+  std::vector<std::string> fields_;  // of a tensor
+  std::string field_;                // the last one
   // Of the tensor at hand.
   TensorInfo info_;
   std::string_view unsupported_;
