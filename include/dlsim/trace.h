@@ -61,6 +61,7 @@ struct TensorInfo {
 // A TensorInfo that copies share: the steps of a trace mostly have the same tensors.
 class TensorRef {
  public:
+  TensorRef() : info_(Nameless()) {}
   TensorRef(TensorInfo info) : info_(std::make_shared<const TensorInfo>(std::move(info))) {}
 
   const TensorInfo& operator*() const { return *info_; }
@@ -71,6 +72,11 @@ class TensorRef {
   }
 
  private:
+  static const std::shared_ptr<const TensorInfo>& Nameless() {
+    static const auto info = std::make_shared<const TensorInfo>();
+    return info;
+  }
+
   std::shared_ptr<const TensorInfo> info_;
 };
 

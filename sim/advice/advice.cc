@@ -35,13 +35,13 @@ WindowBound BoundOf(const FormatAdvice& format, bool low) {
 // Sorts out noise, and names what is at risk.
 void JudgeTensors(FormatAdvice& format) {
   std::erase_if(format.tensors, [&](const TensorHarm& tensor) {
-    if (tensor.noise()) format.noise_tensors.push_back(tensor.name);
+    if (tensor.noise()) format.noise_tensors.push_back(tensor.tensor->name);
     return tensor.noise();
   });
   HarmOverSteps all;
   for (const TensorHarm& tensor : format.tensors) {
     if (tensor.harm.steps > 0) all.Add(tensor.harm.mean());
-    if (tensor.first_step) format.at_risk.push_back(tensor);
+    if (tensor.steps_at_risk > 0) format.at_risk.push_back(tensor);
   }
   format.mean_harm = all.mean();
   std::ranges::stable_sort(format.at_risk, std::greater(),
@@ -112,7 +112,7 @@ std::vector<Role> RolesIn(const FormatAdvice& format) {
   std::vector<Role> roles;
   for (const Role role : {Role::kGrad, Role::kActGrad}) {
     const bool present = std::ranges::any_of(format.tensors, [&](const TensorHarm& tensor) {
-      return tensor.role == role && tensor.harm.steps > 0;
+      return tensor.tensor->role == role && tensor.harm.steps > 0;
     });
     if (present) roles.push_back(role);
   }
@@ -458,7 +458,7 @@ inline void Rows(const Change& of, RowSink& row) {
 }
 
 inline void Rows(const TensorHarm& of, RowSink& row) {
-  row("name", of.name, "as recorded");
+  row("name", of.tensor->name, "as recorded");
   row.Group(of.harm);
   row("mean_channel_harm", MeanChannelHarm(of.channels),
       "the same of its channels, over channels and steps; null if they are not known");

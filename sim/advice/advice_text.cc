@@ -523,10 +523,10 @@ std::string GradientRisk(const Advice& advice) {
       fmt::format("At risk in {} at scale {}:", found->format, Power(std::ilogb(*found->scale)));
   for (size_t i = 0; i < std::min(kNamed, found->at_risk.size()); ++i) {
     const TensorHarm& tensor = found->at_risk[i];
-    text += fmt::format("{} {} loses up to {}{} ({})", i == 0 ? "" : ",", Printable(tensor.name),
-                        Percent(tensor.larger().worst),
+    text += fmt::format("{} {} loses up to {}{} ({})", i == 0 ? "" : ",",
+                        Printable(tensor.tensor->name), Percent(tensor.larger().worst),
                         tensor.ChannelsLoseMore() ? " averaged over its channels" : "",
-                        StepRange(*tensor.first_step, *tensor.last_step));
+                        StepRange(tensor.first_step, tensor.last_step));
   }
   if (found->at_risk.size() > kNamed) {
     text += fmt::format(" and {} more", found->at_risk.size() - kNamed);
@@ -645,9 +645,9 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
     std::vector<TableRow> tensors = {{format.format + ": at risk", "mean harm", "worst", "steps"}};
     for (size_t i = 0; i < std::min(top, format.at_risk.size()); ++i) {
       const TensorHarm& tensor = format.at_risk[i];
-      tensors.push_back({Printable(tensor.name), Percent(tensor.larger().mean()),
+      tensors.push_back({Printable(tensor.tensor->name), Percent(tensor.larger().mean()),
                          Percent(tensor.larger().worst),
-                         fmt::format("{}..{}", *tensor.first_step, *tensor.last_step)});
+                         fmt::format("{}..{}", tensor.first_step, tensor.last_step)});
     }
     text += FormatTable(tensors) + MoreRows(tensors.size() - 1, format.at_risk.size());
   }

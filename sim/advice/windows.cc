@@ -286,6 +286,7 @@ struct StepInputs {
         tensors(opened.gradients()),
         totals(opened.Inputs()),
         noise(finder.Find(opened, totals)),
+        found(finder),
         counted(opened, noise) {
     window.step = step.number();
     bool has_parameters = false, moves = false;
@@ -322,6 +323,7 @@ struct StepInputs {
   TensorSpan tensors;
   std::span<const TensorStats> totals;
   std::vector<bool> noise;
+  const NoiseFinder& found;  // which knows the places of the tensors
   CountedGradients counted;
   std::vector<double> grad_harm, act_grad_harm;  // see ExpectedHarm: of a quantum of 1
   bool parameters_only = true;  // no activation gradient was recorded that is not zero
@@ -515,14 +517,17 @@ class WindowSearch {
 
 // Adds what a step's tensors lose at a scale.
 void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int exponent,
-                   NamedList<TensorHarm>& tensors) {
+                   std::vector<TensorHarm>& tensors) {
   const auto errors = ErrorsAt(inputs.step, conversion, exponent);
   const std::optional<double> quantum = SmallestQuantum(conversion, std::ldexp(1.0, exponent));
   const int64_t step = inputs.step.number();
+  if (tensors.empty()) tensors.reserve(inputs.found.tensor_count());
+  while (tensors.size() < inputs.found.tensor_count()) {
+    tensors.push_back({inputs.found.Tensor(tensors.size())});
+  }
   for (size_t t = 0; t < errors->size(); ++t) {
     const TensorStats& total = inputs.totals[t];
-    // Steps mostly have the same tensors.
-    TensorHarm& tensor = tensors.Of(inputs.tensors[t].name, t, inputs.tensors[t].role);
+    TensorHarm& tensor = tensors[inputs.found.places()[t]];
     if (total.sum_of_squares == 0) continue;
     tensor.absmax = std::fmax(tensor.absmax, total.absmax);
     tensor.noise_steps += inputs.noise[t];
@@ -531,10 +536,10 @@ void AddTensorHarm(const StepInputs& inputs, const Conversion& conversion, int e
     const double of_channels = AddChannels(inputs.step.tables(), t, quantum,
                                            AboveFloor(harm, conversion), tensor.channels);
     if (std::max(harm, of_channels) <= kHarmAtRisk) continue;
-    ++tensor.steps_at_risk;
     // Steps that are gone through again come last.
-    tensor.first_step = std::min(tensor.first_step.value_or(step), step);
-    tensor.last_step = std::max(tensor.last_step.value_or(step), step);
+    const bool first = tensor.steps_at_risk++ == 0;
+    tensor.first_step = first ? step : std::min(tensor.first_step, step);
+    tensor.last_step = first ? step : std::max(tensor.last_step, step);
   }
 }
 
@@ -708,7 +713,7 @@ Advice WindowFinder::TakeWindows(const StepSource& source) {
   }
   for (OfFormat& of : formats_) {
     FormatAdvice& found = found_.formats.emplace_back(std::move(of.found));
-    found.tensors = of.tensors.Take();
+    found.tensors = std::move(of.tensors);
     found.forward = of.forward.VerdictOn(Role::kAct);
     found.values = of.forward.VerdictOn(Role::kValue);
   }

@@ -121,9 +121,9 @@ class WindowFinder {
     Conversion conversion;
     ForwardTally forward;
     SafeStepCounts safe_steps = {};
-    int exponent = 0;  // at which the tensors' harm is measured ...
-    size_t first = 0;  // ... from this step on
-    NamedList<TensorHarm> tensors = {};
+    int exponent = 0;                      // at which the tensors' harm is measured ...
+    size_t first = 0;                      // ... from this step on
+    std::vector<TensorHarm> tensors = {};  // by place; see NoiseFinder
     // Where the search begins: the lower ends of the step before.
     int low = 0, channel_low = 0;
   };

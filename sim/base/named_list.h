@@ -10,26 +10,41 @@
 #include <utility>
 #include <vector>
 
+#include "dlsim/trace.h"
+
 namespace dlsim::sim {
 
-// The first member of `T` is `name`, and nothing changes it. Less than 2^32 items. Names are held
-// once: the index takes some ten bytes for each.
+inline const std::string& TextOf(const std::string& name) { return name; }
+inline const std::string& TextOf(const TensorRef& tensor) { return tensor->name; }
+
+// The first member of `T` is `name`, a string or a tensor that has it, and nothing changes it. Less
+// than 2^32 items. Names are held once: the index takes some ten bytes for each.
 template <class T>
 class NamedList {
  public:
+  using Name = decltype(T::name);
+
+  // Makes room for this many items.
+  void Reserve(size_t count) {
+    items_.reserve(count);
+    if (2 * count > index_.size()) MakeIndex(2 * count);
+  }
+
   // Returns the item of this name; if there is none it is added, with `rest` for the members that
   // follow. `guess`: a likely place, looked at first. Holds until the next call.
   template <class... Rest>
-  T& Of(const std::string& name, size_t guess, const Rest&... rest) {
+  T& Of(const Name& name, size_t guess, const Rest&... rest) {
     return items_[PlaceOf(name, guess, rest...)];
   }
 
   // Returns its place among items() instead, which it keeps.
   template <class... Rest>
-  size_t PlaceOf(const std::string& name, size_t guess, const Rest&... rest) {
-    if (guess < items_.size() && items_[guess].name == name) return guess;
-    if (2 * (items_.size() + 1) > index_.size()) Grow();
-    uint32_t& entry = EntryOf(name);
+  size_t PlaceOf(const Name& name, size_t guess, const Rest&... rest) {
+    const std::string& text = TextOf(name);
+    if (guess < items_.size() && TextOf(items_[guess].name) == text) return guess;
+    constexpr size_t kFewest = 16;
+    if (2 * (items_.size() + 1) > index_.size()) MakeIndex(std::max(kFewest, 2 * index_.size()));
+    uint32_t& entry = EntryOf(text);
     if (entry == kNone) {
       entry = static_cast<uint32_t>(items_.size());
       items_.push_back(T{name, rest...});
@@ -52,14 +67,16 @@ class NamedList {
   // Returns the entry of a name; kNone is where a new one belongs.
   uint32_t& EntryOf(const std::string& name) {
     size_t i = std::hash<std::string>()(name) % index_.size();
-    while (index_[i] != kNone && items_[index_[i]].name != name) i = (i + 1) % index_.size();
+    while (index_[i] != kNone && TextOf(items_[index_[i]].name) != name)
+      i = (i + 1) % index_.size();
     return index_[i];
   }
 
-  void Grow() {
-    constexpr size_t kFewest = 16;
-    index_.assign(std::max(kFewest, 2 * index_.size()), kNone);
-    for (size_t i = 0; i < items_.size(); ++i) EntryOf(items_[i].name) = static_cast<uint32_t>(i);
+  void MakeIndex(size_t entries) {
+    index_.assign(entries, kNone);
+    for (size_t i = 0; i < items_.size(); ++i) {
+      EntryOf(TextOf(items_[i].name)) = static_cast<uint32_t>(i);
+    }
   }
 
   std::vector<T> items_;

@@ -43,10 +43,15 @@ std::vector<bool> NoiseFinder::Find(const Step& step, std::span<const TensorStat
     latest_.assign(described.begin(), described.end());
     layers_.clear();
     tally_of_.clear();
+    tallies_.Reserve(tensors.size());
     std::unordered_map<std::string_view, size_t> places;
+    places.reserve(tensors.size());
     for (const TensorRef& tensor : described) {
       layers_.push_back(places.try_emplace(LayerOf(tensor->name), places.size()).first->second);
-      tally_of_.push_back(tallies_.PlaceOf(tensor->name, tally_of_.size()));
+      const size_t known = tallies_.items().size();
+      tally_of_.push_back(tallies_.PlaceOf(tensor, tally_of_.size()));
+      if (tally_of_.back() < known || sampled_.items().empty()) continue;
+      tallies_[known] = sampled_.Of(tensor, known);
     }
     layer_count_ = places.size();
   }
@@ -117,6 +122,8 @@ void NoiseFinder::Sample(const StepSource& source, const StepOptions& options) {
     const std::unique_ptr<Step> step = source.load(s * (steps - 1) / (samples - 1), plain);
     Find(*step, step->Inputs());
   }
+  sampled_ = std::exchange(tallies_, {});
+  latest_.clear();
 }
 
 double HarmLimit(const Conversion& conversion, bool parameters_only) {

@@ -40,15 +40,17 @@ class NoiseFinder {
   std::vector<bool> Find(const Step& step, std::span<const TensorStats> inputs);
 
   // For each tensor of the latest step its place among all so far, in the order of their first
-  // appearance.
+  // appearance; and these.
   std::span<const size_t> places() const { return tally_of_; }
+  size_t tensor_count() const { return tallies_.items().size(); }
+  const TensorRef& Tensor(size_t place) const { return tallies_.items()[place].name; }
 
  private:
   // The steps so far at which a tensor was not zero.
   struct Tally {
-    std::string name;
-    uint64_t noise = 0, steps = 0;
-    bool mostly_noise() const { return 2 * noise > steps; }
+    TensorRef name;
+    uint32_t noise = 0, steps = 0;
+    bool mostly_noise() const { return 2 * uint64_t{noise} > steps; }
   };
 
   void FindSlight(TensorSpan tensors, std::span<const TensorStats> inputs,
@@ -58,6 +60,7 @@ class NoiseFinder {
   std::vector<size_t> layers_;
   size_t layer_count_ = 0;
   std::vector<size_t> tally_of_;  // by tensor
+  NamedList<Tally> sampled_;      // of all tensors of steps that were seen before the first
   NamedList<Tally> tallies_;      // of all tensors so far
   std::set<std::string> named_;   // as noise, at the latest step with a forward pass
   bool descends_ = false;         // whether every parameter moves by its gradient at one rate

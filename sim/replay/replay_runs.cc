@@ -415,6 +415,7 @@ void ReplayRuns::Run::CountLosses(Shared& shared, const ReplayStep& record) {
   SharedLosses::Way way = {answer_.get(), {record.skipped}};
   for (const OptimizerStep& optimizer : record.optimizers) way.skipped.push_back(optimizer.skipped);
   const auto add = [&](std::vector<TensorLoss>& losses) {
+    if (losses.empty()) losses.reserve(answer_->size());
     for (size_t t = 0; t < answer_->size(); ++t) {
       const size_t place = shared.places[t];
       if (place >= losses.size()) losses.resize(place + 1);

@@ -353,7 +353,7 @@ TEST_F(AdviceTest, LooksAtAllStepsAtTheFinalScale) {
   const TraceReader trace = Open();
   const Advice windows = WindowsOf(TraceSteps(trace, 1), {"fp16"});
   for (const TensorHarm& tensor : windows.formats.front().tensors) {
-    EXPECT_EQ(tensor.harm.steps, 6u) << tensor.name;
+    EXPECT_EQ(tensor.harm.steps, 6u) << tensor.tensor->name;
   }
 }
 
@@ -375,7 +375,7 @@ TEST_F(AdviceTest, TensorsComeInTheOrderOfTheSteps) {
   });
   std::vector<std::string> names;
   const Advice advice = windows.TakeWindows(source);
-  for (const TensorHarm& tensor : advice.formats[0].tensors) names.push_back(tensor.name);
+  for (const TensorHarm& tensor : advice.formats[0].tensors) names.push_back(tensor.tensor->name);
   EXPECT_EQ(names, (std::vector<std::string>{"a.weight.grad", "early.grad", "last.grad"}));
 }
 

@@ -213,16 +213,17 @@ struct WindowBound {
 
 // What one tensor loses at a scale, over the steps.
 struct TensorHarm {
-  std::string name;
-  Role role = Role::kGrad;
+  TensorRef tensor;           // as in its first step
   HarmOverSteps harm = {};    // over the steps in which it is not zero
   ChannelHarm channels = {};  // over the same, as far as the rounding lets them be known
   float absmax = 0;           // the largest magnitude of all steps
-  size_t noise_steps = 0;     // of these those in which it is but rounding noise of float32
-  size_t steps_at_risk = 0;   // in which it, or its channels on average, lose more than a tenth ...
-  std::optional<int64_t> first_step = {}, last_step = {};  // ... the first and the last of them
+  uint32_t noise_steps = 0;   // of these those in which it is but rounding noise of float32
+  // Those in which it, or its channels on average, lose more than a tenth; if there are any, the
+  // first and the last of them.
+  uint32_t steps_at_risk = 0;
+  int64_t first_step = 0, last_step = 0;
 
-  bool noise() const { return 2 * noise_steps > harm.steps; }
+  bool noise() const { return 2 * uint64_t{noise_steps} > harm.steps; }
 
   // Whether more is lost of its channels on average than of it as a whole.
   bool ChannelsLoseMore() const { return channels.mean.worst > harm.worst; }
