@@ -207,149 +207,131 @@ GradientDetail DetailOf(const DetailQuestion& question, std::span<const float> u
   return detail;
 }
 
-// What a block holds.
+// What the blocks of a gradient hold.
 struct BlockAnswer {
   std::vector<TensorStats> parts;
   double unscaled_squares = 0, scaled_squares = 0;  // of the sums over the parts
-  GradientDetail detail;
-};
+  GradientDetail detail = {};
 
-// A step that is measured; see MeasureStep.
-struct Work {
-  const TraceStep& step;
-  const StepQuestion& question;
-  const StepOptions& options;
-  std::vector<TensorSources> tensors;
-  std::vector<int64_t> parts;
-
-  ArrayConversion ConversionOf(size_t tensor, size_t part) const {
-    ArrayConversion how = {question.conversion, question.ScaleOf(tensor), {}};
-    if (how.conversion.rounding == Rounding::kStochastic) {
-      how.random = {options.seed,
-                    StreamOf(tensors[tensor].first->info->name, step.step, parts[part])};
-    }
-    return how;
+  // Adds what follows in index order.
+  BlockAnswer& operator+=(const BlockAnswer& later) {
+    for (size_t part = 0; part < parts.size(); ++part) parts[part].Merge(later.parts[part]);
+    unscaled_squares += later.unscaled_squares;
+    scaled_squares += later.scaled_squares;
+    detail.Merge(later.detail);
+    return *this;
   }
 };
 
-BlockAnswer MeasureBlock(const Work& work, const Block& block) {
-  BlockLoader loader(work.options.accumulation);
-  loader.Read(work.tensors[block.tensor], block);
-  BlockAnswer answer;
-  answer.parts.resize(work.parts.size());
-  std::vector<float> unscaled, scaled;
-  for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
-    unscaled.assign(std::min(kChunkElements, block.count - begin), 0.0f);
-    scaled.assign(unscaled.size(), 0.0f);
-    for (size_t part = 0; part < work.parts.size(); ++part) {
-      const std::span<const float> values = loader.Values(part);
-      if (begin >= values.size()) continue;
-      const size_t count = std::min(kChunkElements, values.size() - begin);
-      const AccumulatedChunk sums = {std::span(unscaled).first(count),
-                                     std::span(scaled).first(count)};
-      answer.parts[part].Merge(MeasureChunk(values.subspan(begin, count), block.begin + begin,
-                                            work.ConversionOf(block.tensor, part), &sums));
-    }
-    answer.unscaled_squares +=
-        DLSIM_DISPATCH(SumOfSquaresOnTarget)(unscaled.data(), unscaled.size());
-    answer.scaled_squares += DLSIM_DISPATCH(SumOfSquaresOnTarget)(scaled.data(), scaled.size());
-    const std::optional<DetailQuestion>& detail = work.question.detail;
-    if (detail) answer.detail.Merge(DetailOf(*detail, unscaled, scaled));
-  }
-  return answer;
+// Adds what of(gradient, block, its values) returns for the blocks of each gradient to `zero`.
+template <class Result, class Of>
+std::vector<Result> OverBlocks(const TraceStep& step, const StepOptions& options,
+                               const Result& zero, const Of& of) {
+  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
+  std::vector<Result> results(tensors.size(), zero);
+  const auto look = [&](std::span<const Block> wave) {
+    std::vector<Result> of_block(wave.size(), zero);
+    uint64_t elements = 0;
+    for (const Block& block : wave) elements += block.count;
+    ParallelFor(
+        wave.size(),
+        [&](size_t i) {
+          BlockLoader loader(options.accumulation);
+          loader.Read(tensors[wave[i].tensor], wave[i]);
+          of_block[i] += of(tensors[wave[i].tensor], wave[i], loader);
+        },
+        2 * elements * step.recordings.size());
+    for (size_t i = 0; i < wave.size(); ++i) results[wave[i].tensor] += of_block[i];
+  };
+  ForEachWave(tensors, look, options.memory_bytes);
+  return results;
 }
 
 }  // namespace
 
 StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
                        const StepOptions& options) {
-  const Work work = {step, question, options, CollectTensors(step, Pass::kBackward),
-                     PartNumbers(step, options.accumulation)};
-  StepAnswer answer(work.tensors.size());
-  for (TensorAnswer& tensor : answer) {
-    TensorAnswer::Rest& rest = tensor.MakeRest();
-    rest.parts.resize(work.parts.size());
-    rest.converted_squares = 0;
-  }
-  const auto measure = [&](std::span<const Block> wave) {
-    std::vector<BlockAnswer> found(wave.size());
-    uint64_t elements = 0;
-    for (const Block& block : wave) elements += block.count;
-    ParallelFor(
-        wave.size(), [&](size_t i) { found[i] = MeasureBlock(work, wave[i]); },
-        2 * elements * work.parts.size());
-    for (size_t i = 0; i < wave.size(); ++i) {
-      TensorAnswer& tensor = answer[wave[i].tensor];
-      TensorAnswer::Rest& rest = tensor.MakeRest();
-      for (size_t part = 0; part < work.parts.size(); ++part) {
-        rest.parts[part].Merge(found[i].parts[part]);
+  const std::vector<int64_t> parts = PartNumbers(step, options.accumulation);
+  BlockAnswer zero;
+  zero.parts.resize(parts.size());
+  const auto measure = [&](const TensorSources& sources, const Block& block, BlockLoader& loader) {
+    ArrayConversion how = {question.conversion, question.ScaleOf(block.tensor), {}};
+    how.random.seed = options.seed;
+    BlockAnswer found = zero;
+    std::vector<float> unscaled, scaled;
+    for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
+      unscaled.assign(std::min(kChunkElements, block.count - begin), 0.0f);
+      scaled.assign(unscaled.size(), 0.0f);
+      for (size_t part = 0; part < parts.size(); ++part) {
+        const std::span<const float> values = loader.Values(part);
+        if (begin >= values.size()) continue;
+        const size_t count = std::min(kChunkElements, values.size() - begin);
+        const AccumulatedChunk sums = {std::span(unscaled).first(count),
+                                       std::span(scaled).first(count)};
+        if (how.conversion.rounding == Rounding::kStochastic) {
+          how.random.stream = StreamOf(sources.first->info->name, step.step, parts[part]);
+        }
+        found.parts[part].Merge(
+            MeasureChunk(values.subspan(begin, count), block.begin + begin, how, &sums));
       }
-      *rest.converted_squares += found[i].unscaled_squares;
-      tensor.scaled_sum_finite &= std::isfinite(found[i].scaled_squares);
-      rest.detail.Merge(found[i].detail);
+      found.unscaled_squares +=
+          DLSIM_DISPATCH(SumOfSquaresOnTarget)(unscaled.data(), unscaled.size());
+      found.scaled_squares += DLSIM_DISPATCH(SumOfSquaresOnTarget)(scaled.data(), scaled.size());
+      if (question.detail) found.detail.Merge(DetailOf(*question.detail, unscaled, scaled));
     }
+    return found;
   };
-  ForEachWave(work.tensors, measure, options.memory_bytes);
-  for (TensorAnswer& tensor : answer) {
+  StepAnswer answer;
+  for (BlockAnswer& found : OverBlocks(step, options, zero, measure)) {
+    TensorAnswer& tensor = answer.emplace_back();
     TensorAnswer::Rest& rest = tensor.MakeRest();
-    for (const TensorStats& part : rest.parts) tensor.total.Merge(part);
-    if (rest.parts.size() == 1) rest.parts.clear();
-    tensor.unscaled_finite = std::isfinite(*rest.converted_squares);
+    for (const TensorStats& part : found.parts) tensor.total.Merge(part);
+    if (parts.size() > 1) rest.parts = std::move(found.parts);
+    rest.converted_squares = found.unscaled_squares;
+    rest.detail = found.detail;
+    tensor.scaled_sum_finite = std::isfinite(found.scaled_squares);
+    tensor.unscaled_finite = std::isfinite(found.unscaled_squares);
   }
   return answer;
 }
 
-namespace {
-
-// Adds what of(tensor, values) returns for the blocks of each gradient, over all parts, to `zero`.
-template <class Result, class Of>
-std::vector<Result> OverBlocks(const TraceStep& step, Accumulation accumulation, const Result& zero,
-                               const Of& of) {
-  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
-  std::vector<Result> results(tensors.size(), zero);
-  ForEachWave(tensors, [&](std::span<const Block> wave) {
-    std::vector<Result> of_block(wave.size(), zero);
-    ParallelFor(wave.size(), [&](size_t i) {
-      BlockLoader loader(accumulation);
-      loader.Read(tensors[wave[i].tensor], wave[i]);
-      for (size_t part = 0; part < loader.part_count(); ++part) {
-        of_block[i] += of(wave[i].tensor, loader.Values(part));
-      }
-    });
-    for (size_t i = 0; i < wave.size(); ++i) results[wave[i].tensor] += of_block[i];
-  });
-  return results;
-}
-
-}  // namespace
-
 std::vector<double> SumGradients(const TraceStep& step) {
-  const auto sum_of = [](size_t, std::span<const float> values) {
+  const auto sum_of = [](const TensorSources&, const Block&, BlockLoader& loader) {
     double sum = 0;
-    for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
-      sum += DLSIM_DISPATCH(SumOnTarget)(&values[begin],
-                                         std::min(kChunkElements, values.size() - begin));
+    for (size_t part = 0; part < loader.part_count(); ++part) {
+      const std::span<const float> values = loader.Values(part);
+      double of_part = 0;
+      for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
+        of_part += DLSIM_DISPATCH(SumOnTarget)(&values[begin],
+                                               std::min(kChunkElements, values.size() - begin));
+      }
+      sum += of_part;
     }
     return sum;
   };
-  return OverBlocks(step, Accumulation::kQuantizeThenSum, 0.0, sum_of);
+  return OverBlocks(step, {}, 0.0, sum_of);
 }
 
 std::vector<std::valarray<uint64_t>> CountGradients(
     const TraceStep& step, Accumulation accumulation,
     std::span<const std::vector<uint32_t>> magnitudes) {
   const std::valarray<uint64_t> zero(magnitudes.size());
-  return OverBlocks(step, accumulation, zero, [&](size_t tensor, std::span<const float> values) {
+  const auto count_of = [&](const TensorSources&, const Block& block, BlockLoader& loader) {
     std::valarray<uint64_t> counts = zero;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      uint32_t count = 0;
-      for (const float value : values) {
-        count += (std::bit_cast<uint32_t>(value) & ~codec::kSignBit) >= magnitudes[i][tensor];
+    for (size_t part = 0; part < loader.part_count(); ++part) {
+      const std::span<const float> values = loader.Values(part);
+      for (size_t i = 0; i < counts.size(); ++i) {
+        uint32_t count = 0;
+        for (const float value : values) {
+          count +=
+              (std::bit_cast<uint32_t>(value) & ~codec::kSignBit) >= magnitudes[i][block.tensor];
+        }
+        counts[i] += count;
       }
-      counts[i] = count;
     }
     return counts;
-  });
+  };
+  return OverBlocks(step, {.accumulation = accumulation}, zero, count_of);
 }
 
 uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {

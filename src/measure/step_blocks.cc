@@ -28,7 +28,7 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
   for (size_t r = 0; r < step.recordings.size(); ++r) {
     for (const TraceTensor& tensor : step.recordings[r].tensors) {
       const TensorInfo& info = *tensor.info;
-      if (IsForward(info.role) != (pass == Pass::kForward)) continue;
+      if (pass != Pass::kAny && IsForward(info.role) != (pass == Pass::kForward)) continue;
       size_t t = tensors.size();
       if (repeats) t = index.try_emplace(info.name, t).first->second;
       if (t == tensors.size()) {
@@ -205,19 +205,24 @@ void LoadFloats(DType dtype, const std::byte* from, float grad_scale, std::span<
   for (float& value : out) value *= inverse;
 }
 
+void Source::Load(uint64_t begin, std::span<float> out) const {
+  const DType dtype = tensor->info->dtype;
+  const size_t size = DTypeSize(dtype);
+  std::array<std::byte, kChunkElements * sizeof(double)> buffer;
+  LoadFloats(dtype, tensor->Bytes(begin * size, std::span(buffer).first(out.size() * size)),
+             grad_scale, out);
+}
+
 void VisitValues(const Recording& recording, const TraceTensor& tensor,
                  const std::function<void(uint64_t begin, std::span<const float> values)>& visit) {
   const DefaultFloatEnvironment environment;
-  const size_t size = DTypeSize(tensor.info->dtype);
-  std::vector<float> values(std::min<uint64_t>(tensor.elements, kChunkElements));
-  std::vector<std::byte> buffer(values.size() * size);
-  for (uint64_t begin = 0; begin < tensor.elements; begin += kChunkElements) {
-    const size_t count = std::min<uint64_t>(kChunkElements, tensor.elements - begin);
-    const std::byte* const bytes =
-        tensor.Bytes(begin * size, std::span(buffer).first(count * size));
-    LoadFloats(tensor.info->dtype, bytes, recording.CarriedScale(tensor.info->role),
-               std::span(values).first(count));
-    visit(begin, std::span<const float>(values).first(count));
+  const Source source = {&tensor, recording.CarriedScale(tensor.info->role)};
+  std::array<float, kChunkElements> chunk;
+  for (uint64_t begin = 0; begin < tensor.elements; begin += chunk.size()) {
+    const auto values =
+        std::span(chunk).first(std::min<uint64_t>(chunk.size(), tensor.elements - begin));
+    source.Load(begin, values);
+    visit(begin, values);
   }
 }
 

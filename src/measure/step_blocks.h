@@ -22,6 +22,9 @@ namespace dlsim {
 struct Source {
   const TraceTensor* tensor = nullptr;
   float grad_scale = 1.0f;
+
+  // Fills `out`, at most a chunk, with the values from element `begin` on.
+  void Load(uint64_t begin, std::span<float> out) const;
 };
 
 // One tensor over all recordings of the step.
@@ -45,10 +48,10 @@ struct Block {
 // Returns how many elements of the block the source has.
 size_t ElementsOf(const Source& source, const Block& block);
 
-// The pass of training that tensors belong to: nothing mixes them.
-enum class Pass : uint8_t { kBackward, kForward };
+// The pass of training that tensors belong to.
+enum class Pass : uint8_t { kBackward, kForward, kAny };
 
-// Returns the tensors of one pass over all recordings, in the order in which they come first. They
+// Returns the tensors of a pass over all recordings, in the order in which they come first. They
 // point into `step`.
 std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass);
 

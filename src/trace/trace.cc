@@ -52,49 +52,28 @@ void CheckSameGradients(const Recording& first, const std::string& first_name,
   }
 }
 
-using Ranks = std::shared_ptr<const std::vector<Recording>>;
-
-// One tensor as one rank recorded it.
-struct RankTensor {
-  const TraceTensor* tensor = nullptr;
-  float grad_scale = 1.0f;
-
-  // Fills `out`, at most a chunk, with the values from `begin` on.
-  void Load(uint64_t begin, std::span<float> out) const {
-    const size_t size = DTypeSize(tensor->info->dtype);
-    std::array<std::byte, kChunkElements * sizeof(double)> buffer;
-    const std::byte* const bytes =
-        tensor->Bytes(begin * size, std::span(buffer).first(out.size() * size));
-    LoadFloats(tensor->info->dtype, bytes, grad_scale, out);
-  }
-};
-
-// One tensor of all ranks that have it, in ascending order.
-struct RankTensors {
-  Ranks owner;  // of what `parts` point to
-  std::vector<RankTensor> parts;
-};
-
-void LoadReduced(const RankTensors& ranks, RankReduction reduction, uint64_t begin,
+// Loads the sum or the mean over the ranks.
+void LoadReduced(const std::vector<Source>& ranks, RankReduction reduction, uint64_t begin,
                  std::span<float> out) {
-  ranks.parts.front().Load(begin, out);
+  ranks.front().Load(begin, out);
   std::array<float, kChunkElements> buffer;
   const std::span<float> values = std::span(buffer).first(out.size());
-  for (const RankTensor& part : std::span(ranks.parts).subspan(1)) {
-    part.Load(begin, values);
+  for (const Source& rank : std::span(ranks).subspan(1)) {
+    rank.Load(begin, values);
     for (size_t i = 0; i < out.size(); ++i) out[i] += values[i];
   }
   if (reduction == RankReduction::kSum) return;
-  const float count = static_cast<float>(ranks.parts.size());
+  const float count = static_cast<float>(ranks.size());
   for (float& value : out) value /= count;
 }
 
-void LoadConcatenated(const RankTensors& ranks, uint64_t begin, std::span<float> out) {
-  for (const RankTensor& part : ranks.parts) {
-    const uint64_t elements = part.tensor->elements;
+// Loads values of the ranks one after another.
+void LoadConcatenated(const std::vector<Source>& ranks, uint64_t begin, std::span<float> out) {
+  for (const Source& rank : ranks) {
+    const uint64_t elements = rank.tensor->elements;
     if (begin < elements) {
       const size_t count = static_cast<size_t>(std::min<uint64_t>(out.size(), elements - begin));
-      part.Load(begin, out.first(count));
+      rank.Load(begin, out.first(count));
       out = out.subspan(count);
       if (out.empty()) return;
     }
@@ -121,13 +100,12 @@ std::shared_ptr<const ByteReader> SourceOf(LoadChunk load) {
 }
 
 // Concatenates along the first axis where the others agree, or else without axes.
-std::vector<uint64_t> ConcatenatedShape(const RankTensors& ranks) {
-  std::vector<uint64_t> shape = ranks.parts.front().tensor->info->shape;
-  uint64_t elements = 0, rows = 0;
+std::vector<uint64_t> ConcatenatedShape(const std::vector<Source>& ranks, uint64_t elements) {
+  std::vector<uint64_t> shape = ranks.front().tensor->info->shape;
+  uint64_t rows = 0;
   bool agree = !shape.empty();
-  for (const RankTensor& part : ranks.parts) {
-    const std::vector<uint64_t>& other = part.tensor->info->shape;
-    elements += part.tensor->elements;
+  for (const Source& rank : ranks) {
+    const std::vector<uint64_t>& other = rank.tensor->info->shape;
     agree = agree && other.size() == shape.size() &&
             std::equal(shape.begin() + 1, shape.end(), other.begin() + 1);
     if (agree) rows += other.front();
@@ -137,47 +115,30 @@ std::vector<uint64_t> ConcatenatedShape(const RankTensors& ranks) {
   return shape;
 }
 
-bool ReadsInOrder(const RankTensors& ranks) {
-  return std::ranges::any_of(ranks.parts,
-                             [](const RankTensor& part) { return part.tensor->reads_in_order; });
-}
-
-TraceTensor Reduce(RankTensors ranks, RankReduction reduction) {
-  const bool in_order = ReadsInOrder(ranks);
-  TensorInfo info = *ranks.parts.front().tensor->info;
+// Returns the tensor of all ranks that have it; `owner` is what they point into.
+TraceTensor Reduce(const std::shared_ptr<const TraceStep>& owner, std::vector<Source> ranks,
+                   RankReduction reduction) {
+  std::erase_if(ranks, [](const Source& rank) { return rank.tensor == nullptr; });
+  TraceTensor whole = {.info = ranks.front().tensor->info, .elements = 0};
+  TensorInfo info = *whole.info;
   info.dtype = DType::kF32;
+  for (const Source& rank : ranks) whole.reads_in_order |= rank.tensor->reads_in_order;
   if (info.role == Role::kGrad) {
-    return {.info = std::move(info),
-            .elements = ranks.parts.front().tensor->elements,
-            .source = SourceOf([=](uint64_t begin, std::span<float> out) {
-              LoadReduced(ranks, reduction, begin, out);
-            }),
-            .reads_in_order = in_order};
+    whole.elements = ranks.front().tensor->elements;
+    whole.source = SourceOf([owner, ranks, reduction](uint64_t begin, std::span<float> out) {
+      LoadReduced(ranks, reduction, begin, out);
+    });
+  } else {
+    // Ranks have the same parameters, and each its own part of the batch.
+    if (info.role == Role::kValue) ranks.resize(1);
+    for (const Source& rank : ranks) whole.elements += rank.tensor->elements;
+    info.shape = ConcatenatedShape(ranks, whole.elements);
+    whole.source = SourceOf([owner, ranks](uint64_t begin, std::span<float> out) {
+      LoadConcatenated(ranks, begin, out);
+    });
   }
-  // Ranks have the same parameters, and each its own part of the batch.
-  if (info.role == Role::kValue) ranks.parts.resize(1);
-  info.shape = ConcatenatedShape(ranks);
-  uint64_t elements = 0;
-  for (const RankTensor& part : ranks.parts) elements += part.tensor->elements;
-  return {.info = std::move(info),
-          .elements = elements,
-          .source = SourceOf(
-              [=](uint64_t begin, std::span<float> out) { LoadConcatenated(ranks, begin, out); }),
-          .reads_in_order = in_order};
-}
-
-// Returns the tensors of all ranks in the order in which they come first.
-std::vector<RankTensors> CollectRanks(const Ranks& ranks) {
-  std::vector<RankTensors> tensors;
-  std::map<std::string_view, size_t> index;
-  for (const Recording& rank : *ranks) {
-    for (const TraceTensor& tensor : rank.tensors) {
-      const auto [entry, is_new] = index.try_emplace(tensor.info->name, tensors.size());
-      if (is_new) tensors.push_back({.owner = ranks, .parts = {}});
-      tensors[entry->second].parts.push_back({&tensor, rank.CarriedScale(tensor.info->role)});
-    }
-  }
-  return tensors;
+  whole.info = std::move(info);
+  return whole;
 }
 
 // Returns one recording of all `ranks`, which are in ascending order and have the same parameter
@@ -192,9 +153,10 @@ Recording ReduceRanks(std::vector<Recording> ranks, RankReduction reduction) {
   for (const Recording& rank : ranks) whole.file_bytes += rank.file_bytes;
   whole.micro = ranks.front().micro;
   whole.metadata = ranks.front().metadata;
-  whole.ranks = std::make_shared<const std::vector<Recording>>(std::move(ranks));
-  for (RankTensors& tensor : CollectRanks(whole.ranks)) {
-    whole.tensors.push_back(Reduce(std::move(tensor), reduction));
+  const auto owner = std::make_shared<const TraceStep>(TraceStep{0, std::move(ranks)});
+  whole.ranks = {owner, &owner->recordings};
+  for (TensorSources& tensor : CollectTensors(*owner, Pass::kAny)) {
+    whole.tensors.push_back(Reduce(owner, std::move(tensor.recordings), reduction));
   }
   return whole;
 }
