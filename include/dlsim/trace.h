@@ -105,9 +105,6 @@ struct TraceTensor {
   std::shared_ptr<const ByteReader> source = nullptr;
   uint64_t begin = 0;
 
-  // Whether offsets ought to ascend: a smaller one than before may restart decompression.
-  bool reads_in_order = false;
-
   // Fills `out` with its bytes from `offset` on, of which none are in memory. Thread-safe.
   void Read(uint64_t offset, std::span<std::byte> out) const { (*source)(begin + offset, out); }
 

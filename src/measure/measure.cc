@@ -243,7 +243,7 @@ std::vector<Result> OverBlocks(const TraceStep& step, const StepOptions& options
         2 * elements * step.recordings.size());
     for (size_t i = 0; i < wave.size(); ++i) results[wave[i].tensor] += of_block[i];
   };
-  ForEachWave(tensors, look, options.memory_bytes);
+  ForEachWave(tensors, look);
   return results;
 }
 

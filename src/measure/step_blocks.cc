@@ -53,10 +53,8 @@ size_t ElementsOf(const Source& source, const Block& block) {
 
 namespace {
 
-// Blocks measured together: many, since threads wait for each other at the end. The bytes that are
-// read before for them may take such a part of the memory of a step.
+// Blocks measured together: many, since threads wait for each other at the end.
 constexpr size_t kBlocksPerWave = 4096;
-constexpr uint64_t kPartForReading = 4;
 
 // Of where the parts of a block begin in a buffer.
 constexpr size_t kBufferAlignment = 64;
@@ -71,38 +69,6 @@ std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
     }
   }
   return blocks;
-}
-
-bool ReadsInOrder(const Source& source) {
-  return source.tensor != nullptr && source.tensor->reads_in_order;
-}
-
-void ReadBefore(const TensorSources& sources, Block& block) {
-  if (std::ranges::none_of(sources.recordings, ReadsInOrder)) return;
-  block.read_before.resize(sources.recordings.size());
-  for (size_t r = 0; r < sources.recordings.size(); ++r) {
-    const Source& source = sources.recordings[r];
-    const size_t elements = ElementsOf(source, block);
-    if (elements == 0 || !source.tensor->reads_in_order) continue;
-    const size_t size = DTypeSize(source.tensor->info->dtype);
-    block.read_before[r].resize(elements * size);
-    source.tensor->Read(block.begin * size, block.read_before[r]);
-  }
-}
-
-// Blocks of one wave: fewer where bytes, of all recordings, have to be read before.
-size_t BlocksPerWave(const std::vector<TensorSources>& tensors, uint64_t memory_bytes) {
-  ptrdiff_t most = 0;  // recordings of a tensor that are read in order
-  for (const TensorSources& sources : tensors) {
-    most = std::max(most, std::ranges::count_if(sources.recordings, ReadsInOrder));
-  }
-  if (most == 0) return kBlocksPerWave;
-  const size_t bytes_per_block = static_cast<size_t>(most) * kBlockElements * sizeof(double);
-  return std::clamp<size_t>(memory_bytes / kPartForReading / bytes_per_block, 1, kBlocksPerWave);
-}
-
-bool HasReadBefore(const Block& block, size_t recording) {
-  return !block.read_before.empty() && !block.read_before[recording].empty();
 }
 
 // Memory of one thread, at least as large as it was ever asked for. Its content is undefined.
@@ -137,10 +103,6 @@ void ReadBlock(const TensorSources& sources, const Block& block,
     const Source& source = sources.recordings[r];
     const size_t elements = ElementsOf(source, block);
     if (elements == 0) continue;
-    if (HasReadBefore(block, r)) {
-      bytes[r] = block.read_before[r].data();
-      continue;
-    }
     const size_t size = DTypeSize(source.tensor->info->dtype);
     bytes[r] = source.tensor->Bytes(block.begin * size, buffer.subspan(r * room, elements * size));
   }
@@ -149,15 +111,10 @@ void ReadBlock(const TensorSources& sources, const Block& block,
 }  // namespace
 
 void ForEachWave(const std::vector<TensorSources>& tensors,
-                 const std::function<void(std::span<const Block> blocks)>& work,
-                 uint64_t memory_bytes) {
-  std::vector<Block> blocks = CutIntoBlocks(tensors);
-  const size_t wave_size = BlocksPerWave(tensors, memory_bytes);
-  for (size_t first = 0; first < blocks.size(); first += wave_size) {
-    const std::span<Block> wave(blocks.data() + first, std::min(wave_size, blocks.size() - first));
-    for (Block& block : wave) ReadBefore(tensors[block.tensor], block);
-    work(wave);
-    for (Block& block : wave) block.read_before.clear();
+                 const std::function<void(std::span<const Block> blocks)>& work) {
+  const std::vector<Block> blocks = CutIntoBlocks(tensors);
+  for (size_t first = 0; first < blocks.size(); first += kBlocksPerWave) {
+    work(std::span(blocks).subspan(first, std::min(kBlocksPerWave, blocks.size() - first)));
   }
 }
 

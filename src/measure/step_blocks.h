@@ -40,9 +40,6 @@ struct Block {
   size_t tensor = 0;
   uint64_t begin = 0;
   size_t count = 0;
-
-  // Per recording, the bytes of a source that is read in order; see ForEachWave. Empty for others.
-  std::vector<std::vector<std::byte>> read_before = {};
 };
 
 // Returns how many elements of the block the source has.
@@ -55,12 +52,9 @@ enum class Pass : uint8_t { kBackward, kForward, kAny };
 // point into `step`.
 std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass);
 
-// Calls work(blocks) for consecutive groups of the blocks of all tensors, in order. What is read in
-// order, this reads before, as far as StepOptions::memory_bytes allow; the rest is read by whoever
-// works on a block.
+// Calls work(blocks) for consecutive groups of the blocks of all tensors, in order.
 void ForEachWave(const std::vector<TensorSources>& tensors,
-                 const std::function<void(std::span<const Block> blocks)>& work,
-                 uint64_t memory_bytes = kDefaultMemoryBytes);
+                 const std::function<void(std::span<const Block> blocks)>& work);
 
 // Converts out.size() elements at `from` (any alignment) and divides by the loss scale they still
 // carry, as a multiplication with its float32 reciprocal. F64 rounds to nearest even.

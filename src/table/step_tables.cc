@@ -174,8 +174,7 @@ class PassTabulator {
 
   void Run() {
     if (options_.device != nullptr) FetchSmall();
-    ForEachWave(
-        tensors_, [&](std::span<const Block> wave) { Tabulate(wave); }, options_.memory_bytes);
+    ForEachWave(tensors_, [&](std::span<const Block> wave) { Tabulate(wave); });
     for (size_t part = 0; part < parts_; ++part) {
       for (size_t t = 0; t < tensors_.size(); ++t) {
         if (channels_[part][t].empty()) continue;

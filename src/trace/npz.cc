@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <new>
 #include <string_view>
 #include <unordered_set>
@@ -143,18 +144,63 @@ class NpzStream {
   void Read(uint64_t offset, std::span<std::byte> out) {
     if (out.empty()) return;
     const std::lock_guard lock(archive_->mutex());
-    if (file_ == nullptr || offset < position_) Reopen();
-    std::array<std::byte, 16384> ignored;
-    while (position_ < offset) {
-      Fill(std::span(ignored).first(std::min<uint64_t>(ignored.size(), offset - position_)));
+    if (offset < position_ && TakeKept(offset, out)) return;
+    if (file_ == nullptr || offset < position_) {
+      Reopen();
+      Ignore(offset);
     }
+    if (position_ < offset) KeepUpTo(offset);
     Fill(out);
     if (position_ == member_.size) CheckEnd();
   }
 
  private:
+  // Threads ask nearly in order: what one of them jumps over, another asks for next. No more than
+  // this is kept for it.
+  static constexpr uint64_t kMostKept = uint64_t{64} << 20;
+  struct Kept {
+    std::vector<std::byte> bytes;
+    size_t left;  // of them, to be asked for
+  };
+
+  bool TakeKept(uint64_t offset, std::span<std::byte> out) {
+    auto kept = kept_.upper_bound(offset);
+    if (kept == kept_.begin()) return false;
+    auto& [begin, piece] = *--kept;
+    if (offset - begin + out.size() > piece.bytes.size()) return false;
+    std::copy_n(piece.bytes.data() + (offset - begin), out.size(), out.data());
+    piece.left -= std::min(piece.left, out.size());
+    if (piece.left > 0) return true;
+    kept_bytes_ -= piece.bytes.size();
+    kept_.erase(kept);
+    return true;
+  }
+
+  void KeepUpTo(uint64_t offset) {
+    const uint64_t begin = position_, count = offset - begin;
+    if (kept_bytes_ + count > kMostKept) Forget();
+    if (count > kMostKept) return Ignore(offset);
+    std::vector<std::byte> bytes(count);
+    Fill(bytes);
+    kept_bytes_ += count;
+    kept_[begin] = {std::move(bytes), count};
+  }
+
+  void Forget() {
+    kept_.clear();
+    kept_bytes_ = 0;
+  }
+
+  void Ignore(uint64_t offset) {
+    std::array<std::byte, 16384> ignored;
+    while (position_ < offset) {
+      Fill(std::span(ignored).first(std::min<uint64_t>(ignored.size(), offset - position_)));
+    }
+  }
+
   void Reopen() {
     Close();
+    Forget();
     position_ = 0;
     file_ = zip_fopen_index(archive_->zip(), member_.index, 0);
     if (file_ == nullptr) Fail(zip_strerror(archive_->zip()));
@@ -193,6 +239,8 @@ class NpzStream {
   NpzMember member_;
   zip_file_t* file_ = nullptr;
   uint64_t position_ = 0;
+  std::map<uint64_t, Kept> kept_;  // by offset
+  uint64_t kept_bytes_ = 0;
 };
 
 }  // namespace

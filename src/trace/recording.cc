@@ -83,8 +83,7 @@ Dump ReadDump(const std::shared_ptr<NpzArchive>& archive, const TraceOptions* op
         {.info = std::move(info),
          .elements = header.elements / steps,
          .source = std::make_shared<const ByteReader>(SourceOf(archive, member).read),
-         .begin = header.data_start,
-         .reads_in_order = true});
+         .begin = header.data_start});
   }
   if (is_first) {
     throw InputError(archive->place(), "holds no values of a training",
@@ -150,7 +149,6 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
     const std::string place = TensorPlace(archive->place(), member.name);
     TraceTensor tensor = TensorOfArray(member.name, place, header, options);
     tensor.source = std::make_shared<const ByteReader>(SourceOf(archive, member).read);
-    tensor.reads_in_order = true;
     recording.tensors.push_back(std::move(tensor));
   }
   return recording;

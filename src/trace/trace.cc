@@ -122,7 +122,6 @@ TraceTensor Reduce(const std::shared_ptr<const TraceStep>& owner, std::vector<So
   TraceTensor whole = {.info = ranks.front().tensor->info, .elements = 0};
   TensorInfo info = *whole.info;
   info.dtype = DType::kF32;
-  for (const Source& rank : ranks) whole.reads_in_order |= rank.tensor->reads_in_order;
   if (info.role == Role::kGrad) {
     whole.elements = ranks.front().tensor->elements;
     whole.source = SourceOf([owner, ranks, reduction](uint64_t begin, std::span<float> out) {

@@ -136,7 +136,6 @@ class InMemory {
       for (TraceTensor& tensor : recording.tensors) {
         tensor.memory = Bytes(memory_.emplace_back("." + TensorBytes(tensor))).data() + 1;
         tensor.source = nullptr;
-        tensor.reads_in_order = false;
       }
     }
   }

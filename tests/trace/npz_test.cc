@@ -5,7 +5,10 @@
 #include <sys/resource.h>
 
 #include <array>
+#include <numeric>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "tests/support/trace_test_util.h"
 #include "tests/support/zip_builder.h"
@@ -64,6 +67,25 @@ TEST_F(Npz, ReadsAgainFromASmallerOffset) {
     tensor.Read(2, two);
     EXPECT_EQ(std::to_integer<int>(two[1]), 0x3F);  // of 1.0f
   }
+}
+
+// As threads ask that work on one block each, chunk by chunk.
+TEST_F(Npz, ReadsBlocksInNearlyAnyOrder) {
+  std::vector<float> values(64);
+  std::iota(values.begin(), values.end(), 1.0f);
+  const std::array<uint64_t, 1> shape = {values.size()};
+  const std::string bytes(reinterpret_cast<const char*>(values.data()),
+                          values.size() * sizeof(float));
+  const TraceStep step =
+      OpenTrace({Write({Deflated("a.npy", MakeNpyHeader("<f4", shape) + bytes)})}).Load(0);
+  const TraceTensor& tensor = step.recordings[0].tensors[0];
+  std::string read(bytes.size(), '\0');
+  for (const size_t block : {0, 2, 1, 5, 7, 3, 4, 6, 1}) {
+    for (const size_t begin : {32 * block, 32 * block + 16}) {
+      tensor.Read(begin, std::as_writable_bytes(std::span(read).subspan(begin, 16)));
+    }
+  }
+  EXPECT_EQ(read, bytes);
 }
 
 TEST_F(Npz, TheDataOutliveTheReader) {
