@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -99,6 +100,16 @@ void ReadOnlyFile::ReadAhead(const std::string& path) {
     Open(path)->ReadAhead();
   } catch (const Error&) {  // the one who reads it says so
   }
+}
+
+std::vector<std::string> NamesIn(const std::string& folder, std::error_code& failed) {
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 std::string ReadTextFile(const std::string& path, uint64_t max_bytes) {

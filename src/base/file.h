@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace dlsim {
 
@@ -70,6 +71,9 @@ class ReadOnlyFile {
 
 // Reads from `file`, which the source keeps open.
 ByteSource FileSource(std::shared_ptr<const ReadOnlyFile> file);
+
+// Returns the sorted names of what is in a folder, as far as it can be read.
+std::vector<std::string> NamesIn(const std::string& folder, std::error_code& failed);
 
 // Reads a whole text file of at most `max_bytes`; throws InputError.
 std::string ReadTextFile(const std::string& path, uint64_t max_bytes);

@@ -71,13 +71,9 @@ bool IsTemporary(std::string_view name) {
   throw InputError(Printable(path), std::string(what) + " (" + std::strerror(error) + ")");
 }
 
-std::vector<std::string> NamesIn(const std::string& folder) {
-  std::vector<std::string> names;
+std::vector<std::string> FilesIn(const std::string& folder) {
   std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed); entry != fs::directory_iterator();
-       entry.increment(failed)) {
-    names.push_back(entry->path().filename().string());
-  }
+  std::vector<std::string> names = NamesIn(folder, failed);
   if (failed) Fail(folder, "cannot be read", failed.value());
   return names;
 }
@@ -873,7 +869,7 @@ ProfileWriter::ProfileWriter(std::string folder, const ProfileSettings& settings
   const Json asked = SettingsJson<Json>(settings_);
   const std::string text = Dump(Printable(path), asked, 2) + "\n";
   if (mkdir(folder_.c_str(), 0777) != 0 && errno != EEXIST) Fail(folder_, "cannot be created");
-  const std::vector<std::string> names = NamesIn(folder_);
+  const std::vector<std::string> names = FilesIn(folder_);
   if (std::ranges::find(names, kSettingsName) == names.end()) {
     for (const std::string& name : names) {
       if (StepOfName(name) || IsTemporary(name) || name == kSettingsName) continue;
@@ -937,7 +933,7 @@ ProfileReader ProfileReader::Open(const std::string& folder) {
   ProfileReader profile;
   profile.folder_ = WithoutSlash(folder);
   profile.settings_ = ReadSettings(profile.folder_);
-  for (const std::string& name : NamesIn(profile.folder_)) {
+  for (const std::string& name : FilesIn(profile.folder_)) {
     const std::optional<int64_t> step = StepOfName(name);
     if (!step && name != kSettingsName) continue;
     const std::string path = profile.folder_ + "/" + name;

@@ -290,18 +290,6 @@ void AddStepDirectory(const std::string& directory, const std::vector<std::strin
 // .npy per tensor of a single step. The word before a number says what it counts: conv1 is a layer,
 // step_12 a step.
 
-// A file such as step_12.safetensors, step-12.npz, grads_0007.npy or 12.npz.
-struct NumberedFile {
-  std::optional<int64_t> step;
-  std::string name;
-};
-
-struct NumberedDirectory {
-  bool is_one_step = false;              // the files are .npy, the tensors of one step
-  std::vector<NumberedFile> files = {};  // ascending, if not
-  std::string note = {};                 // what is not certain; empty if nothing
-};
-
 using Names = std::vector<std::string>;
 using Shapes = std::map<std::string, std::vector<uint64_t>>;  // by tensor name; "" in a .npy
 
@@ -430,7 +418,7 @@ bool NamesARank(std::string_view name) {
 
 // Returns nothing for a file that cannot be read: what is wrong is said when its step is.
 Shapes ShapesIn(const std::string& directory, const std::string& name) {
-  const std::string path = (fs::path(directory) / name).string();
+  const std::string path = Join(directory, name);
   Shapes shapes;
   try {
     if (name.ends_with(".npz")) {
@@ -464,25 +452,17 @@ std::string Both(const std::string& a, const std::string& b) {
   return Quoted(a) + " and " + Quoted(b);
 }
 
-// True for a directory that holds files of steps: of a trace or a profile.
-bool LooksLikeTrace(const fs::path& path) {
-  std::error_code failed;
-  fs::directory_iterator entry(path, failed);
-  for (const fs::directory_iterator end; !failed && entry != end; entry.increment(failed)) {
-    if (!ContainerExtension(entry->path().filename().string()).empty()) return true;
-  }
-  return false;
-}
-
 // " (runs/a and runs/b look like traces)" for what the directory holds; else empty.
 std::string TracesWithin(const std::string& directory) {
   Names found;
-  std::error_code failed;
-  fs::directory_iterator entry(directory, failed);
-  for (const fs::directory_iterator end; !failed && entry != end; entry.increment(failed)) {
-    if (LooksLikeTrace(entry->path())) found.push_back(Printable(entry->path().string()));
+  std::error_code ignored;
+  for (const std::string& name : NamesIn(directory, ignored)) {
+    const std::string path = Join(directory, name);
+    const bool has_steps = std::ranges::any_of(NamesIn(path, ignored), [](const auto& within) {
+      return !ContainerExtension(within).empty();
+    });
+    if (has_steps) found.push_back(Printable(path));
   }
-  std::ranges::sort(found);
   if (found.empty()) return "";
   if (found.size() == 1) return " (" + found[0] + " looks like a trace or profile)";
   const std::string second =
@@ -558,9 +538,9 @@ Names AlikeButForNumber(const std::string& directory, const Names& names) {
   return alike;
 }
 
-// Refuses files whose numbers are not those of steps; returns a note where that is not certain.
-std::string CheckSteps(const std::string& directory, const Names& names, NumberOf of) {
-  if (of == kStep) return {};
+// Refuses files whose numbers are not those of steps; notes where that is not certain.
+void CheckSteps(const std::string& directory, const Names& names, NumberOf of, TracePlan& plan) {
+  if (of == kStep) return;
   const bool are_arrays = names[0].ends_with(".npy");
   if (of == kTensor) RefuseParts(directory, names);
   if (!are_arrays && !ShareATensor(ShapesIn(directory, names[0]), ShapesIn(directory, names[1]))) {
@@ -568,22 +548,11 @@ std::string CheckSteps(const std::string& directory, const Names& names, NumberO
         Printable(directory), "its files have no tensor in common: steps, or parts of one step?",
         std::string(kOfSteps) + ", or one file with all tensors", Both(names[0], names[1]));
   }
-  if (of == kRecord && !are_arrays) return {};
-  return Printable(directory) + ": read as " + std::to_string(names.size()) +
-         " steps by the numbers in the names; if they count parts of one step, put these into one "
-         "file";
-}
-
-std::vector<NumberedFile> InOrder(const std::string& directory, const Names& names) {
-  std::vector<NumberedFile> files;
-  for (const std::string& name : names) files.push_back({ParseNumberedName(name)->number, name});
-  std::ranges::sort(files, {}, &NumberedFile::step);
-  const auto twice = std::ranges::adjacent_find(files, {}, &NumberedFile::step);
-  if (twice != files.end()) {
-    throw InputError(Printable(directory), "a step twice", "each number once",
-                     Both(twice->name, std::next(twice)->name));
-  }
-  return files;
+  if (of == kRecord && !are_arrays) return;
+  plan.notes.push_back(
+      Printable(directory) + ": read as " + std::to_string(names.size()) +
+      " steps by the numbers in the names; if they count parts of one step, put these into one "
+      "file");
 }
 
 // True for .npy files only, whose names do not differ in a number alone.
@@ -599,38 +568,13 @@ bool AreNamedArrays(const Names& names) {
   return !alike;
 }
 
-// Finds what the numbers in `names` mean, which are all containers of `directory`. Tensors are read
-// by their headers, and only where the names do not decide. Throws InputError, which tells what was
-// found, for what may mean several things.
-NumberedDirectory ReadNumbers(const std::string& directory, const Names& names) {
-  if (AreNamedArrays(names)) {
-    CheckOneStep(directory, names);
-    return {.is_one_step = true};
-  }
-  const Names numbered = AlikeButForNumber(directory, names);
-  const NumberOf of = ParseNumberedName(numbered.front())->of;
-  const bool are_arrays = numbered.size() == names.size() && names[0].ends_with(".npy");
-  if (numbered.size() == 1) {
-    const bool has_step = of == kStep || of == kRecord;
-    if (!has_step) return {.files = {{std::nullopt, numbered[0]}}};
-  } else if (of == kPart) {
-    RefuseParts(directory, numbered);
-  } else if (are_arrays && AreTensors(directory, numbered, of)) {
-    return {.is_one_step = true};
-  }
-  NumberedDirectory result;
-  if (numbered.size() > 1) result.note = CheckSteps(directory, numbered, of);
-  result.files = InOrder(directory, numbered);
-  return result;
-}
-
 // Refuses `path`, given after `before` as the next step, if their names or shapes say that both are
 // of one step. Throws InputError, which asks for their directory.
 void RefuseSameStep(const std::string& before, const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
   if (fs::path(before).parent_path() != folder) return;
-  const std::string names[] = {fs::path(before).filename().string(),
-                               fs::path(path).filename().string()};
+  if (ContainerExtension(before) != ContainerExtension(path)) return;
+  const std::string names[] = {FileName(before), FileName(path)};
   const std::optional<NumberedName> first = ParseNumberedName(names[0]);
   const std::optional<NumberedName> second = ParseNumberedName(names[1]);
   const bool alike = first && second && first->IsLike(*second);
@@ -661,12 +605,10 @@ struct Listing {
 Listing List(const std::string& directory) {
   Listing listing;
   std::error_code error;
-  fs::directory_iterator entry(directory, error);
-  while (!error && entry != fs::directory_iterator()) {
-    const std::string name = entry->path().filename().string();
+  for (const std::string& name : NamesIn(directory, error)) {
     if (LooksLikeStepName(name)) {
       listing.step_files.push_back(name);
-    } else if (name.ends_with(kIndexSuffix)) {
+    } else if (IsIndex(name)) {
       listing.indices.push_back(name);
     } else if (name == "trace.json") {
       listing.has_trace_json = true;
@@ -674,22 +616,18 @@ Listing List(const std::string& directory) {
       listing.dumps.emplace(*number, name);
     } else if (!ContainerExtension(name).empty()) {
       listing.others.push_back(name);
-    } else if (name.starts_with("shard-") && entry->is_directory()) {
+    } else if (name.starts_with("shard-") && fs::is_directory(Join(directory, name))) {
       listing.has_shards = true;
     }
-    entry.increment(error);
   }
   if (error) FailToRead(Printable(directory), "cannot be read", error);
-  std::sort(listing.step_files.begin(), listing.step_files.end());
-  std::sort(listing.others.begin(), listing.others.end());
   return listing;
 }
 
-void AddFile(Container container, const std::string& path, std::optional<int64_t> step,
-             TracePlan& plan) {
+void AddFile(const std::string& path, std::optional<int64_t> step, TracePlan& plan) {
   PlannedStep& planned = plan.steps.emplace_back();
   planned.step = step;
-  planned.files.push_back({.container = container, .path = path});
+  planned.files.push_back({.path = path});
   plan.file_bytes += ReadOnlyFile::Open(path)->size();
 }
 
@@ -720,7 +658,7 @@ void RefuseSecondPart(const std::string& path, const StepName& name, const Trace
 void AddSafetensors(const std::string& path, TracePlan& plan) {
   const std::optional<StepName> name = ParseStepName(FileName(path));
   if (name) RefuseSecondPart(path, *name, plan);
-  AddFile(Container::kSafetensors, path, name ? name->step : StepInside(path), plan);
+  AddFile(path, name ? name->step : StepInside(path), plan);
   if (!name) return;
   plan.steps.back().files.back().micro = name->micro;
   plan.steps.back().files.back().rank = name->rank;
@@ -731,7 +669,7 @@ void AddShards(const std::string& index_path, TracePlan& plan) {
   for (const auto& [file, names] : ReadShardIndex(index_path)) {
     files.push_back(ShardPath(index_path, file));
   }
-  AddFile(Container::kShards, index_path, StepInside(files[1]), plan);
+  AddFile(index_path, StepInside(files[1]), plan);
   for (size_t i = 1; i < files.size(); ++i) {
     plan.file_bytes += ReadOnlyFile::Open(files[i])->size();
   }
@@ -744,8 +682,7 @@ void AddDump(const std::string& path, TracePlan& plan) {
   plan.left_out += dump.left_out;
   plan.file_bytes += dump.file_bytes;
   for (uint64_t slice = 0; slice < dump.steps; ++slice) {
-    plan.steps.emplace_back().files.push_back(
-        {.container = Container::kDump, .path = path, .slice = slice});
+    plan.steps.emplace_back().files.push_back({.path = path, .slice = slice});
   }
 }
 
@@ -762,34 +699,46 @@ void AddDumps(const std::string& directory, const std::map<int64_t, std::string>
   }
 }
 
-void AddArrays(const std::string& directory, std::vector<std::string> names, TracePlan& plan) {
+void AddArrays(const std::string& directory, Names names, TracePlan& plan) {
   for (std::string& name : names) {
     name = Join(directory, name);
     plan.file_bytes += ReadOnlyFile::Open(name)->size();
   }
   plan.notes.push_back(Printable(directory) + ": read as one step, whose tensors are the " +
                        std::to_string(names.size()) + " .npy files");
-  plan.steps.emplace_back().files.push_back(
-      {.container = Container::kNpyDirectory, .path = directory, .files = std::move(names)});
+  plan.steps.emplace_back().files.push_back({.path = directory, .files = std::move(names)});
 }
 
-Container ContainerOf(const std::string& name) {
-  return name.ends_with(".npy")   ? Container::kNpy
-         : name.ends_with(".npz") ? Container::kNpz
-                                  : Container::kSafetensors;
-}
-
-void AddNumbered(const std::string& directory, std::vector<std::string> names, TracePlan& plan) {
-  const NumberedDirectory numbered = ReadNumbers(directory, names);
-  if (numbered.is_one_step) return AddArrays(directory, std::move(names), plan);
-  if (!numbered.note.empty()) plan.notes.push_back(numbered.note);
-  for (const NumberedFile& file : numbered.files) {
-    AddFile(ContainerOf(file.name), Join(directory, file.name), file.step, plan);
+// Adds what the numbers in `names` mean, which are all containers of `directory`. Tensors are read
+// by their headers, and only where the names do not decide. Throws InputError, which tells what was
+// found, for what may mean several things.
+void AddNumbered(const std::string& directory, const Names& names, TracePlan& plan) {
+  if (AreNamedArrays(names)) {
+    CheckOneStep(directory, names);
+    return AddArrays(directory, names, plan);
   }
+  const Names numbered = AlikeButForNumber(directory, names);
+  const NumberOf of = ParseNumberedName(numbered.front())->of;
+  const bool are_arrays = numbered.size() == names.size() && names[0].ends_with(".npy");
+  if (numbered.size() > 1) {
+    if (of == kPart) RefuseParts(directory, numbered);
+    if (are_arrays && AreTensors(directory, numbered, of)) return AddArrays(directory, names, plan);
+    CheckSteps(directory, numbered, of, plan);
+  } else if (of != kStep && of != kRecord) {
+    return AddFile(Join(directory, numbered[0]), std::nullopt, plan);
+  }
+  std::map<int64_t, std::string> steps;
+  for (const std::string& name : numbered) {
+    const auto [other, is_new] = steps.emplace(ParseNumberedName(name)->number, name);
+    if (is_new) continue;
+    throw InputError(Printable(directory), "a step twice", "each number once",
+                     Both(other->second, name));
+  }
+  for (const auto& [step, name] : steps) AddFile(Join(directory, name), step, plan);
 }
 
 void AddDirectory(const std::string& path, TracePlan& plan) {
-  Listing listing = List(path);
+  const Listing listing = List(path);
   const bool has_others = !listing.indices.empty() || !listing.dumps.empty();
   if (!listing.step_files.empty() || (listing.has_trace_json && !has_others)) {
     AddStepDirectory(path, listing.step_files, listing.has_trace_json, plan);
@@ -807,7 +756,7 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
     throw InputError(Printable(path), "holds shards of one model, which only a replay adds up",
                      "dlsim replay or profile " + Printable(path) + ", or one of the shards");
   } else {
-    AddNumbered(path, std::move(listing.others), plan);
+    AddNumbered(path, listing.others, plan);
   }
 }
 
@@ -826,11 +775,8 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
 }
 
 void AddArrayFile(const std::string& path, TracePlan& plan) {
-  const Container container = ContainerOf(path);
-  if (!plan.steps.empty() && plan.steps.back().files.back().container == container) {
-    RefuseSameStep(plan.steps.back().files.back().path, path);
-  }
-  AddFile(container, path, std::nullopt, plan);
+  if (!plan.steps.empty()) RefuseSameStep(plan.steps.back().files.back().path, path);
+  AddFile(path, std::nullopt, plan);
 }
 
 void AddPath(const std::string& path, TracePlan& plan) {
@@ -842,11 +788,11 @@ void AddPath(const std::string& path, TracePlan& plan) {
   const std::string name = FileName(path);
   if (fs::is_directory(status)) {
     AddDirectory(path, plan);
-  } else if (name.ends_with(kIndexSuffix)) {
+  } else if (IsIndex(name)) {
     AddShards(path, plan);
   } else if (name.ends_with(".safetensors")) {
     AddSafetensors(path, plan);
-  } else if (DumpNumber(name)) {
+  } else if (IsDump(path)) {
     AddDump(path, plan);
   } else if (name.ends_with(".npy") || name.ends_with(".npz")) {
     AddArrayFile(path, plan);
@@ -912,6 +858,10 @@ void NumberSteps(TracePlan& plan) {
 }
 
 }  // namespace
+
+bool IsIndex(std::string_view path) { return path.ends_with(kIndexSuffix); }
+
+bool IsDump(const std::string& path) { return DumpNumber(FileName(path)).has_value(); }
 
 bool LooksLikeStepName(std::string_view name) {
   return name.starts_with("step-") && name.ends_with(".safetensors");

@@ -20,14 +20,11 @@ inline constexpr std::string_view kReadable =
     "a directory of step-<digits>.safetensors files, .safetensors, *.safetensors.index.json, .npy, "
     ".npz or act_dumps*.npz";
 
-enum class Container { kSafetensors, kShards, kNpy, kNpyDirectory, kNpz, kDump };
-
 // Roles that a trace.json sets, by tensor name.
 using RoleMap = std::map<std::string, Role>;
 
 // What one Recording will be read from.
 struct PlannedFile {
-  Container container = Container::kSafetensors;
   std::string path;
   int64_t micro = -1;
   int64_t rank = -1;
@@ -57,6 +54,10 @@ bool LooksLikeStepName(std::string_view name);
 
 // Returns the extension of a container that a step may be in: .safetensors, .npz, .npy; or nothing.
 std::string_view ContainerExtension(std::string_view name);
+
+// True for the index of shards, and for a dump, which holds several steps.
+bool IsIndex(std::string_view path);
+bool IsDump(const std::string& path);
 
 // Returns the steps of all `paths`, numbered and ascending. Throws InputError.
 TracePlan PlanTrace(std::span<const std::string> paths);

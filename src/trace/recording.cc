@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -109,31 +110,27 @@ TraceTensor TensorOfArray(const std::string& name, const std::string& place,
 
 std::string StemOf(const std::string& path) { return std::filesystem::path(path).stem().string(); }
 
-Recording LoadNpy(const std::string& path, const TraceOptions& options) {
-  const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
-  const NpyHeader header = ReadNpyHeader(FileSource(file), kFloatNpyTypes);
-  file->ReadAhead();
+// Loads .npy files. Opens each of several when it is read, since a model has more tensors than a
+// process has descriptors.
+Recording LoadArrays(std::span<const std::string> paths, const TraceOptions& options) {
   Recording recording;
-  recording.file_bytes = file->size();
-  TraceTensor tensor = TensorOfArray(StemOf(path), file->place(), header, options);
-  tensor.source = SourceOf(file);
-  if (IsSelected(tensor.info->name, options)) recording.tensors.push_back(std::move(tensor));
-  return recording;
-}
-
-// Opens each file when it is read, since a model has more tensors than a process has descriptors.
-Recording LoadNpyDirectory(const PlannedFile& planned, const TraceOptions& options) {
-  Recording recording;
-  for (const std::string& path : planned.files) {
+  const bool is_alone = paths.size() == 1;
+  for (const std::string& path : paths) {
     const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
     recording.file_bytes += file->size();
     if (!IsSelected(StemOf(path), options)) continue;
-    const NpyHeader header = ReadNpyHeader(FileSource(file), kTraceNpyTypes);
+    const NpyHeader header =
+        ReadNpyHeader(FileSource(file), is_alone ? kFloatNpyTypes : kTraceNpyTypes);
     TraceTensor tensor = TensorOfArray(StemOf(path), file->place(), header, options);
-    tensor.source =
-        std::make_shared<const ByteReader>([path](uint64_t offset, std::span<std::byte> out) {
-          ReadOnlyFile::Open(path)->ReadAt(offset, out);
-        });
+    if (is_alone) {
+      file->ReadAhead();
+      tensor.source = SourceOf(file);
+    } else {
+      tensor.source =
+          std::make_shared<const ByteReader>([path](uint64_t offset, std::span<std::byte> out) {
+            ReadOnlyFile::Open(path)->ReadAt(offset, out);
+          });
+    }
     recording.tensors.push_back(std::move(tensor));
   }
   return recording;
@@ -217,24 +214,15 @@ void CheckSameMetadata(const std::string& place, const Recording& shard, const R
   }
 }
 
-Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, OpenFiles& open) {
-  switch (file.container) {
-    case Container::kSafetensors: {
-      const std::shared_ptr<const ReadOnlyFile> opened = ReadOnlyFile::Open(file.path);
-      return MakeRecording(opened, ReadSafetensorsHeader(FileSource(opened), &open.header),
-                           options);
-    }
-    case Container::kShards:
-      return LoadShards(file.path, options);
-    case Container::kNpy:
-      return LoadNpy(file.path, options);
-    case Container::kNpyDirectory:
-      return LoadNpyDirectory(file, options);
-    case Container::kNpz:
-      return LoadNpz(file.path, options);
-    case Container::kDump:
-      break;
+Recording LoadFile(const PlannedFile& file, const TraceOptions& options, OpenFiles& open) {
+  if (IsIndex(file.path)) return LoadShards(file.path, options);
+  if (!file.files.empty()) return LoadArrays(file.files, options);
+  if (file.path.ends_with(".npy")) return LoadArrays({&file.path, 1}, options);
+  if (file.path.ends_with(".safetensors")) {
+    const std::shared_ptr<const ReadOnlyFile> opened = ReadOnlyFile::Open(file.path);
+    return MakeRecording(opened, ReadSafetensorsHeader(FileSource(opened), &open.header), options);
   }
+  if (!IsDump(file.path)) return LoadNpz(file.path, options);
   const std::lock_guard lock(open.mutex);
   if (!open.dump || file.path != open.dump_path) {
     open.dump.reset();
@@ -306,7 +294,7 @@ bool IsSelected(const std::string& name, const TraceOptions& options) {
 
 Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options,
                         OpenFiles& open) {
-  Recording recording = LoadContainer(file, options, open);
+  Recording recording = LoadFile(file, options, open);
   recording.place = Printable(file.path);
   recording.micro = file.micro;
   recording.rank = file.rank;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/trace/strict_json.h"
 
-#include <algorithm>
 #include <set>
 #include <vector>
 
 #include "src/base/file.h"
+#include "src/base/text.h"
 
 namespace dlsim {
 
@@ -14,15 +14,8 @@ std::string JsonMessage(const nlohmann::json::exception& exception) {
   if (const size_t end = message.find("] "); message.starts_with('[') && end != message.npos) {
     message.remove_prefix(end + 2);
   }
-  // Nothing is quoted around the message: its quotes stay, which Printable would write as \x27.
-  std::string text;
-  while (!message.empty()) {
-    const size_t end = std::min(message.find_first_of("'\""), message.size());
-    text += Printable(message.substr(0, end));
-    if (end < message.size()) text += message[end];
-    message.remove_prefix(std::min(end + 1, message.size()));
-  }
-  return text;
+  constexpr size_t kMostBytes = 1024;
+  return EscapeHidden(message, {}, kMostBytes);
 }
 
 nlohmann::json ParseJson(const std::string& place, std::string_view text,
