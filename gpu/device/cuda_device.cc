@@ -29,55 +29,53 @@ void Grow(size_t bytes, Buffer& buffer) {
 
 }  // namespace
 
-void Slot::Reserve(size_t input_bytes, size_t output_bytes) {
-  Grow(input_bytes, host_input);
-  Grow(input_bytes, device_input);
-  Grow(output_bytes, host_output);
-  Grow(output_bytes, device_output);
-}
-
-void Slot::Send(size_t bytes) {
+void SlotRing::Slot::Send(size_t bytes) {
   CheckCuda(cudaMemcpyAsync(device_input.data(), host_input.data(), bytes, cudaMemcpyHostToDevice,
                             stream.get()),
             "cudaMemcpyAsync to the device");
 }
 
-void Slot::Fetch(size_t bytes) {
+void SlotRing::Slot::Fetch(size_t bytes) {
   CheckCuda(cudaMemcpyAsync(host_output.data(), device_output.data(), bytes, cudaMemcpyDeviceToHost,
                             stream.get()),
             "cudaMemcpyAsync from the device");
 }
 
-void Slot::Collect() {
-  if (!collect) return;
-  CheckCuda(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
-  may_run = false;
-  std::exchange(collect, nullptr)();
+void SlotRing::Run(const std::function<void()>& work) {
+  try {
+    work();
+    for (size_t i = 0; i < slots_.size(); ++i) Collect(slots_[(next_ + i) % slots_.size()]);
+  } catch (...) {
+    Abandon();
+    throw;
+  }
 }
 
-Slot& SlotRing::Next(size_t input_bytes, size_t output_bytes) {
+SlotRing::Slot& SlotRing::Next(size_t input_bytes, size_t output_bytes) {
   Slot& slot = slots_[next_];
-  slot.Collect();
-  slot.Reserve(input_bytes, output_bytes);
-  slot.may_run = true;
+  Collect(slot);
+  Grow(input_bytes, slot.host_input);
+  Grow(input_bytes, slot.device_input);
+  Grow(output_bytes, slot.host_output);
+  Grow(output_bytes, slot.device_output);
   return slot;
 }
 
-void SlotRing::Submit(Slot& slot, std::function<void()> collect) {
-  slot.collect = std::move(collect);
-  next_ = (next_ + 1) % kSlots;
+void SlotRing::Submit(std::function<void()> collect) {
+  slots_[next_].collect = std::move(collect);
+  next_ = (next_ + 1) % slots_.size();
 }
 
-void SlotRing::Finish() {
-  for (size_t i = 0; i < kSlots; ++i) slots_[(next_ + i) % kSlots].Collect();
+void SlotRing::Collect(Slot& slot) {
+  if (!slot.collect) return;
+  CheckCuda(cudaStreamSynchronize(slot.stream.get()), "cudaStreamSynchronize");
+  std::exchange(slot.collect, nullptr)();
 }
 
 void SlotRing::Abandon() noexcept {
   for (Slot& slot : slots_) {
-    if (!slot.may_run) continue;
     static_cast<void>(cudaStreamSynchronize(slot.stream.get()));
     slot.collect = nullptr;
-    slot.may_run = false;
   }
   static_cast<void>(cudaGetLastError());
 }
@@ -149,14 +147,12 @@ void Fill(const Batch& batch, std::byte* to) {
 // As ComputeDevice::Tabulate.
 void TabulateBlocks(SlotRing& slots, std::span<const DeviceBlock> blocks, float scale,
                     const ComputeDevice::TakeSums& take) {
-  const SlotUse use(slots);
-  while (!blocks.empty()) {
-    const Batch batch = TakeBatch(blocks);
-    if (batch.pieces.empty()) continue;
+  const auto submit = [&](const Batch& batch) {
+    if (batch.pieces.empty()) return;
     const size_t values = Aligned(batch.pieces.size() * sizeof(Piece));
     const size_t input_bytes = values + batch.staged_bytes;
     const size_t output_bytes = batch.tables.size() * sizeof(TableSums);
-    Slot& slot = slots.Next(input_bytes, output_bytes);
+    SlotRing::Slot& slot = slots.Next(input_bytes, output_bytes);
     auto* const pieces = reinterpret_cast<Piece*>(slot.host_input.data());
     for (size_t i = 0; i < batch.pieces.size(); ++i) {
       const auto& [piece, staged] = batch.pieces[i];
@@ -171,12 +167,14 @@ void TabulateBlocks(SlotRing& slots, std::span<const DeviceBlock> blocks, float 
                    static_cast<uint32_t>(batch.pieces.size()), scale,
                    reinterpret_cast<TableSums*>(slot.device_output.data()), slot.stream.get());
     slot.Fetch(output_bytes);
-    slots.Submit(slot, [&take, tables = batch.tables,
-                        sums = reinterpret_cast<TableSums*>(slot.host_output.data())] {
+    slots.Submit([&take, tables = batch.tables,
+                  sums = reinterpret_cast<TableSums*>(slot.host_output.data())] {
       for (size_t i = 0; i < tables.size(); ++i) take(tables[i], sums[i]);
     });
-  }
-  slots.Finish();
+  };
+  slots.Run([&] {
+    while (!blocks.empty()) submit(TakeBatch(blocks));
+  });
 }
 
 }  // namespace
@@ -228,21 +226,21 @@ void CopyBytes(std::span<const std::byte> from, std::byte* to) {
 template <class Launch>
 void ConvertInPieces(SlotRing& slots, size_t elements, std::span<const std::byte> from,
                      std::span<std::byte> to, const Launch& launch) {
-  const SlotUse use(slots);
-  for (size_t begin = 0; begin < elements; begin += kPieceElements) {
-    const size_t count = std::min(kPieceElements, elements - begin);
-    const size_t from_size = from.size() / elements, to_size = to.size() / elements;
-    Slot& slot = slots.Next(count * from_size, count * to_size);
-    CopyBytes(from.subspan(begin * from_size, count * from_size), slot.host_input.data());
-    slot.Send(count * from_size);
-    launch(slot, begin, count);
-    slot.Fetch(count * to_size);
-    slots.Submit(slot, [converted = slot.host_output.data(),
-                        piece = to.subspan(begin * to_size, count * to_size)] {
-      CopyBytes({converted, piece.size()}, piece.data());
-    });
-  }
-  slots.Finish();
+  slots.Run([&] {
+    for (size_t begin = 0; begin < elements; begin += kPieceElements) {
+      const size_t count = std::min(kPieceElements, elements - begin);
+      const size_t from_size = from.size() / elements, to_size = to.size() / elements;
+      SlotRing::Slot& slot = slots.Next(count * from_size, count * to_size);
+      CopyBytes(from.subspan(begin * from_size, count * from_size), slot.host_input.data());
+      slot.Send(count * from_size);
+      launch(slot, begin, count);
+      slot.Fetch(count * to_size);
+      slots.Submit([converted = slot.host_output.data(),
+                    piece = to.subspan(begin * to_size, count * to_size)] {
+        CopyBytes({converted, piece.size()}, piece.data());
+      });
+    }
+  });
 }
 
 }  // namespace
@@ -264,7 +262,7 @@ void CudaDevice::Encode(const ArrayConversion& how, DType dtype, std::span<const
   const CurrentDevice current(index_);
   const size_t elements = codes.size() / CodeBytes(how.conversion.format);
   ConvertInPieces(slots_, elements, bytes, codes,
-                  [&](const Slot& slot, size_t begin, size_t count) {
+                  [&](const SlotRing::Slot& slot, size_t begin, size_t count) {
                     ArrayConversion piece = how;
                     piece.first_index += begin;
                     const DeviceTensor tensor = {slot.device_input.data(), count, dtype,
@@ -277,7 +275,7 @@ void CudaDevice::Decode(const Format& format, std::span<const std::byte> codes,
                         std::span<float> values) {
   const CurrentDevice current(index_);
   ConvertInPieces(slots_, values.size(), codes, std::as_writable_bytes(values),
-                  [&](const Slot& slot, size_t, size_t count) {
+                  [&](const SlotRing::Slot& slot, size_t, size_t count) {
                     gpu::Decode(format, slot.device_input.data(),
                                 reinterpret_cast<float*>(slot.device_output.data()), count,
                                 slot.stream.get());

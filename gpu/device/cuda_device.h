@@ -22,62 +22,47 @@ namespace dlsim::gpu {
 void LaunchTabulate(const Piece* pieces, uint32_t piece_count, float scale, TableSums* tables,
                     Stream stream);
 
-// One of the buffers, with a stream of its own.
-struct Slot {
-  PinnedBuffer<std::byte> host_input, host_output;
-  DeviceBuffer<std::byte> device_input, device_output;
-  OwnedStream stream;
-  std::function<void()> collect = {};  // what Submit was given
-  bool may_run = false;
-
-  void Reserve(size_t input_bytes, size_t output_bytes);
-
-  // Begin to copy the first bytes of the host's input to the device, and of the output back.
-  void Send(size_t bytes);
-  void Fetch(size_t bytes);
-
-  // Waits for the work of the slot, and calls `collect` once.
-  void Collect();
-};
-
-// Slots of the current device. Their memory grows to what was asked for most and is kept.
+// Buffers of the current device, each with a stream of its own. Their memory grows to what was
+// asked for most and is kept.
 class SlotRing {
  public:
-  static constexpr size_t kSlots = 3;
+  struct Slot {
+    PinnedBuffer<std::byte> host_input, host_output;
+    DeviceBuffer<std::byte> device_input, device_output;
+    OwnedStream stream;
+    std::function<void()> collect = {};  // what Submit was given
+
+    // Begin to copy the first bytes of the host's input to the device, and of the output back.
+    void Send(size_t bytes);
+    void Fetch(size_t bytes);
+  };
 
   SlotRing() = default;
   ~SlotRing() { Abandon(); }
   SlotRing(const SlotRing&) = delete;
   SlotRing& operator=(const SlotRing&) = delete;
 
+  // Calls `work`, which takes slots, and collects all that runs then. Leaves nothing running if
+  // something fails.
+  void Run(const std::function<void()>& work);
+
   // Returns the slot whose turn it is, after what it held is collected, with at least so much
   // memory of each kind.
   Slot& Next(size_t input_bytes, size_t output_bytes);
 
-  // Calls `collect` once the work of the slot is done, when its turn comes or at the end.
-  void Submit(Slot& slot, std::function<void()> collect);
+  // Calls `collect` once the work of the slot that Next gave last is done, when its turn comes or
+  // at the end.
+  void Submit(std::function<void()> collect);
 
-  // Collects all that runs, in order.
-  void Finish();
+ private:
+  // Waits for the work of a slot, and calls `collect` once.
+  void Collect(Slot& slot);
 
   // Waits for all that runs and drops its results.
   void Abandon() noexcept;
 
- private:
-  std::array<Slot, kSlots> slots_;
+  std::array<Slot, 3> slots_;
   size_t next_ = 0;
-};
-
-// Leaves nothing running at the end of a scope.
-class SlotUse {
- public:
-  explicit SlotUse(SlotRing& slots) : slots_(slots) {}
-  ~SlotUse() { slots_.Abandon(); }
-  SlotUse(const SlotUse&) = delete;
-  SlotUse& operator=(const SlotUse&) = delete;
-
- private:
-  SlotRing& slots_;
 };
 
 // Keeps its buffers from one step to the next, of a size that does not depend on the trace's.
