@@ -107,6 +107,27 @@ HWY_INLINE Words InOrder(Words words) {
 
 HWY_INLINE size_t WordCount() { return hn::Lanes(kU16); }
 
+// Elements between two checks for inputs that an encoder leaves to EncodeAny (infinities, NaN,
+// far too large values): a run and its codes are still in the first-level cache then. It is tried
+// again in smaller pieces, so that few such inputs cost little.
+inline constexpr size_t kEncodeRun = 4096;
+inline constexpr size_t kEncodeRetry = 128;
+
+// Calls run(stores, begin, count) for runs of whole vectors of `lanes` elements, which fill `out`;
+// there is at least one. Vectors are stored where `out` is aligned, but for the first and the last,
+// which overlap their neighbors: an element that is converted twice gives the same.
+template <class Out, class Run>
+HWY_INLINE void ForEachAlignedRun(Stores stores, const Out* out, size_t count, size_t lanes,
+                                  const Run& run) {
+  run(Stores::kCached, size_t{0}, lanes);
+  const size_t misaligned = reinterpret_cast<uintptr_t>(out) / sizeof(*out) % lanes;
+  size_t begin = lanes - misaligned;
+  const size_t end = count - (count - begin) % lanes;
+  for (; begin < end; begin += kEncodeRun) run(stores, begin, HWY_MIN(kEncodeRun, end - begin));
+  if (end < count) run(Stores::kCached, count - lanes, lanes);
+  if (stores == Stores::kNonTemporal) hwy::FlushStream();
+}
+
 HWY_INLINE Words SetWords(uint16_t word) { return hn::Set(kU16, word); }
 
 // Words without their top bits, so that signed and unsigned order agree.
@@ -576,12 +597,6 @@ HWY_NOINLINE void EncodeAny(const ArrayConversion& how, const float* HWY_RESTRIC
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Elements between two checks for inputs that an encoder leaves to EncodeAny (infinities, NaN,
-// far too large values): a run and its codes are still in the first-level cache then. It is tried
-// again in smaller pieces, so that few such inputs cost little.
-inline constexpr size_t kEncodeRun = 4096;
-inline constexpr size_t kEncodeRetry = 128;
-
 template <Rounding kRounding, class Encoder>
 class TunedEncoding {
  public:
@@ -629,24 +644,15 @@ class TunedEncoding {
     }
   }
 
-  // Vectors are stored where codes are aligned, but for the first and the last, which overlap
-  // their neighbors: an element that is encoded twice gives the same code.
   template <bool kScaled>
   static void EncodeRuns(Stores stores, const ArrayConversion& how, const float* values,
                          size_t count, uint16_t* codes) {
-    const size_t words = WordCount();
-    const auto run = stores == Stores::kNonTemporal ? EncodeRun<kScaled, Stores::kNonTemporal>
-                                                    : EncodeRun<kScaled, Stores::kCached>;
-    EncodeRun<kScaled, Stores::kCached>(how, values, words, codes);
-    const size_t misaligned = reinterpret_cast<uintptr_t>(codes) / sizeof(*codes) % words;
-    size_t begin = words - misaligned;
-    const size_t end = count - (count - begin) % words;
-    for (; begin < end; begin += kEncodeRun) {
-      run(how, values + begin, HWY_MIN(kEncodeRun, end - begin), codes + begin);
-    }
-    const size_t last = count - words;
-    if (end < count) EncodeRun<kScaled, Stores::kCached>(how, values + last, words, codes + last);
-    if (stores == Stores::kNonTemporal) hwy::FlushStream();
+    ForEachAlignedRun(
+        stores, codes, count, WordCount(), [&](Stores of_run, size_t begin, size_t length) {
+          const auto run = of_run == Stores::kNonTemporal ? EncodeRun<kScaled, Stores::kNonTemporal>
+                                                          : EncodeRun<kScaled, Stores::kCached>;
+          run(how, values + begin, length, codes + begin);
+        });
   }
 
   // Scales to nearest before the direction of rounding is set.
@@ -831,20 +837,13 @@ class Bf16Decoder {
 template <class Decoder>
 class TunedDecoding {
  public:
-  // Vectors are stored where values are aligned, but for the first and the last, which overlap
-  // their neighbors: an element that is decoded twice gives the same value.
   static void Decode(Stores stores, const uint16_t* codes, size_t count, float* values) {
-    const size_t lanes = hn::Lanes(kU32);
-    const auto run = stores == Stores::kNonTemporal ? DecodeRun<Stores::kNonTemporal>
-                                                    : DecodeRun<Stores::kCached>;
-    DecodeRun<Stores::kCached>(codes, lanes, values);
-    const size_t misaligned = reinterpret_cast<uintptr_t>(values) / sizeof(*values) % lanes;
-    const size_t begin = lanes - misaligned;
-    const size_t end = count - (count - begin) % lanes;
-    run(codes + begin, end - begin, values + begin);
-    const size_t last = count - lanes;
-    if (end < count) DecodeRun<Stores::kCached>(codes + last, lanes, values + last);
-    if (stores == Stores::kNonTemporal) hwy::FlushStream();
+    ForEachAlignedRun(
+        stores, values, count, hn::Lanes(kU32), [&](Stores of_run, size_t begin, size_t length) {
+          const auto run = of_run == Stores::kNonTemporal ? DecodeRun<Stores::kNonTemporal>
+                                                          : DecodeRun<Stores::kCached>;
+          run(codes + begin, length, values + begin);
+        });
   }
 
  private:

@@ -51,7 +51,7 @@ inline GroupScale Float32Scale(float scale) {
 // What the groups of a tensor have in common.
 class GroupScales {
  public:
-  // `largest`: magnitude in the tensor, of ScaleType::kFp8.
+  // `largest`: magnitude in the tensor, which gives its scale, of ScaleType::kFp8.
   GroupScales(const ScaledFormat& format, const Format& element, float largest = 0);
 
   // Returns the scale of a group with this largest magnitude.
@@ -83,13 +83,6 @@ class GroupScales {
     return BitCast<float>(BitCast<uint32_t>(scale) & codec::kInfinityBits);
   }
 
-  // Sets the scale of the tensor, of ScaleType::kFp8, from its largest magnitude, or as it is.
-  void SetTensorScale(float largest) {
-    using namespace group_scale;
-    tensor_encode_ = Smaller(max_of_both_ / largest, kLargestFloat);
-    if (tensor_encode_ == 0) tensor_encode_ = 1;
-    tensor_decode_ = 1.0f / tensor_encode_;
-  }
   float tensor_scale() const { return tensor_decode_; }
   void set_tensor_scale(float decode) { tensor_decode_ = decode; }
 
@@ -116,7 +109,6 @@ class GroupScales {
   bool power_of_two_;
   float least_, margin_;       // of ScaleType::kFloat32
   float max_;                  // of the elements
-  float max_of_both_;          // of E4M3 times that
   int highest_exponent_;       // of max_
   uint32_t half_of_last_bit_;  // of the elements, in float32 bits
   float encode_of_zero_;       // of code 0 in E8M0, which multiplies values by what the format says

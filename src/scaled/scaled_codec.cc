@@ -39,14 +39,17 @@ GroupScales::GroupScales(const ScaledFormat& format, const Format& element, floa
       least_(format.least),
       margin_(group_scale::PowerOfTwo(format.margin)),
       max_(static_cast<float>(MaxFinite(element))),
-      max_of_both_(static_cast<float>(MaxFinite(kE4m3)) * max_),
       highest_exponent_(std::ilogb(max_)),
       half_of_last_bit_(uint32_t{1} << (22 - element.mantissa_bits)),
       of_scales_(MakeCodecSpec({kE4m3, Rounding::kNearestEven, Overflow::kSaturate})) {
   const bool from_ratio = rule_ == ScaleRule::kUp || rule_ == ScaleRule::kNearest;
   // The originals do not multiply by 2^127.
   encode_of_zero_ = from_ratio ? 1.0f : group_scale::PowerOfTwo(group_scale::kE8m0Bias - 1);
-  if (type_ == ScaleType::kFp8) SetTensorScale(largest);
+  if (type_ != ScaleType::kFp8) return;
+  const float max_of_both = static_cast<float>(MaxFinite(kE4m3)) * max_;
+  tensor_encode_ = group_scale::Smaller(max_of_both / largest, group_scale::kLargestFloat);
+  if (tensor_encode_ == 0) tensor_encode_ = 1;
+  tensor_decode_ = 1.0f / tensor_encode_;
 }
 
 namespace {
