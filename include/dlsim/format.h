@@ -165,16 +165,7 @@ constexpr auto EnumNames(DType) {
 
 // Returns the size of one element in bytes.
 DLSIM_HOST_DEVICE constexpr size_t DTypeSize(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return 8;
-    case DType::kF32:
-      return 4;
-    case DType::kF16:
-    case DType::kBF16:
-      return 2;
-  }
-  return 0;
+  return dtype == DType::kF64 ? 8 : dtype == DType::kF32 ? 4 : 2;
 }
 
 }  // namespace dlsim

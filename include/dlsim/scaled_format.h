@@ -88,6 +88,19 @@ struct ScaledFormat {
   friend bool operator==(const ScaledFormat&, const ScaledFormat&) = default;
 };
 
+// A format of the Open Compute Project: a power of two for 32 elements.
+constexpr ScaledFormat MicroscalingFormat(std::string_view name, const Format& element,
+                                          ScaleRule rule, std::string_view note) {
+  return {.name = name,
+          .forward = element,
+          .backward = element,
+          .sharing = Sharing::kBlock,
+          .block = 32,
+          .scale = ScaleType::kE8m0,
+          .rule = rule,
+          .note = note};
+}
+
 inline constexpr std::array<ScaledFormat, 9> kScaledFormats = {{
     {.name = "fp8-current",
      .forward = kE4m3,
@@ -114,37 +127,14 @@ inline constexpr std::array<ScaledFormat, 9> kScaledFormats = {{
      .square_parameters = true,
      .note = "a scale for 128 elements, of parameters for 128 x 128 (DeepSeek-V3, "
              "TransformerEngine)"},
-    {.name = "mxfp8",
-     .forward = kE4m3,
-     .backward = kE4m3,
-     .sharing = Sharing::kBlock,
-     .block = 32,
-     .scale = ScaleType::kE8m0,
-     .note = "a power of two for 32 elements, rounded up (OCP; TransformerEngine's rounding)"},
-    {.name = "mxfp6-e2m3",
-     .forward = kE2m3,
-     .backward = kE2m3,
-     .sharing = Sharing::kBlock,
-     .block = 32,
-     .scale = ScaleType::kE8m0,
-     .rule = ScaleRule::kFloor,
-     .note = "a power of two for 32 elements (OCP)"},
-    {.name = "mxfp6-e3m2",
-     .forward = kE3m2,
-     .backward = kE3m2,
-     .sharing = Sharing::kBlock,
-     .block = 32,
-     .scale = ScaleType::kE8m0,
-     .rule = ScaleRule::kFloor,
-     .note = "a power of two for 32 elements (OCP)"},
-    {.name = "mxfp4",
-     .forward = kE2m1,
-     .backward = kE2m1,
-     .sharing = Sharing::kBlock,
-     .block = 32,
-     .scale = ScaleType::kE8m0,
-     .rule = ScaleRule::kFloor,
-     .note = "a power of two for 32 elements (OCP)"},
+    MicroscalingFormat(
+        "mxfp8", kE4m3, ScaleRule::kUp,
+        "a power of two for 32 elements, rounded up (OCP; TransformerEngine's rounding)"),
+    MicroscalingFormat("mxfp6-e2m3", kE2m3, ScaleRule::kFloor,
+                       "a power of two for 32 elements (OCP)"),
+    MicroscalingFormat("mxfp6-e3m2", kE3m2, ScaleRule::kFloor,
+                       "a power of two for 32 elements (OCP)"),
+    MicroscalingFormat("mxfp4", kE2m1, ScaleRule::kFloor, "a power of two for 32 elements (OCP)"),
     {.name = "nvfp4",
      .forward = kE2m1,
      .backward = kE2m1,

@@ -157,16 +157,13 @@ struct TraceOptions {
   std::optional<RankReduction> ranks;  // the mean unless told
 };
 
-// A trace opened for reading: the list of its steps, known without reading any tensor.
+// A trace opened for reading: the list of its steps, known without reading any tensor. Copies
+// share it.
 class TraceReader {
  public:
   // Opens one or several traces as one: their steps follow each other and must ascend. Throws
   // Error (exit code 3) naming the file and the defect.
   static TraceReader Open(std::span<const std::string> paths, const TraceOptions& options);
-
-  TraceReader(TraceReader&&) noexcept;
-  TraceReader& operator=(TraceReader&&) noexcept;
-  ~TraceReader();
 
   size_t step_count() const;
 
@@ -193,8 +190,8 @@ class TraceReader {
 
  private:
   struct Impl;
-  explicit TraceReader(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit TraceReader(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<Impl> impl_;
 };
 
 // Calls visit(begin, values) for consecutive chunks (at most kChunkElements) of one tensor of one

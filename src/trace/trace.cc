@@ -194,13 +194,8 @@ struct TraceReader::Impl {
   OpenFiles open;
 };
 
-TraceReader::TraceReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-TraceReader::TraceReader(TraceReader&&) noexcept = default;
-TraceReader& TraceReader::operator=(TraceReader&&) noexcept = default;
-TraceReader::~TraceReader() = default;
-
 TraceReader TraceReader::Open(std::span<const std::string> paths, const TraceOptions& options) {
-  auto impl = std::make_unique<Impl>();
+  auto impl = std::make_shared<Impl>();
   impl->plan = PlanTrace(paths);
   impl->options = options;
   DescribeRanks(impl->reduction(), impl->plan);
