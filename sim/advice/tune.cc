@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parameters that follow from the windows of the steps, and then the tuning: parameters for
-// each format, and what supports them. Replayed are the recommendation itself, the stacks'
-// defaults, and two static scales that show which tensors stand in each other's way.
+// each format, and what supports them. Replayed are the recommendation itself and the stacks'
+// defaults.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -147,7 +146,6 @@ class Deriver {
     }
     PolicyChoice choice;
     choice.policy = family_.policy;
-    choice.evaluations = tried_.size();
     choice.parameters = Preferred();
     choice.named = family_.Named(choice.parameters);
     choice.scaler = family_.Make(choice.parameters);
@@ -356,18 +354,11 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
   }
   score.events = result.events.size();
   if (steps > 0) score.mean_loss /= static_cast<double>(steps);
-  if (result.steps.empty()) return score;
-  score.min_scale = result.summary.min_scale;
-  score.max_scale = result.summary.max_scale;
-  score.final_scale = result.steps.back().next_scale;
+  if (!result.steps.empty()) score.final_scale = result.steps.back().next_scale;
   return score;
 }
 
 namespace {
-
-double At(const std::vector<double>& sorted, double share) {
-  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
-}
 
 // What becomes of the steps at scale 1, as the verdict counts them.
 std::string WithoutScale(const FormatTuning& tuning) {
@@ -510,34 +501,6 @@ void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, Co
   }
 }
 
-ReplayRun StaticRunAt(const ReplayRun& prototype, double scale) {
-  ReplayRun run = prototype;
-  run.scaler = LossScaler::Make<StaticScale>({static_cast<float>(scale)});
-  return run;
-}
-
-void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>& jobs) {
-  const CommonScales scales = CommonScalesOf(tuning.windows);
-  if (!scales.empty()) return;
-  // What elements lose at powers of two, of which tables tell, at each step that has finite ones.
-  ReplayRun of_elements = prototype;
-  of_elements.rules = {};
-  const double low = std::fmin(scales.low, std::ldexp(1.0, kHighestScaleExponent));
-  jobs.push_back({StaticRunAt(of_elements, low), nullptr, &tuning.overflow_side});
-  if (static_cast<float>(scales.high) <= 0) return;
-  const double high = std::ldexp(1.0, std::ilogb(scales.high));
-  jobs.push_back({StaticRunAt(of_elements, high), nullptr, &tuning.underflow_side});
-}
-
-// Keeps the parameter gradients that are guilty, the worst first.
-template <class Guilty, class Guilt>
-void Blame(const Guilty& guilty, const Guilt& guilt, std::vector<ReplayTensor>& tensors) {
-  std::erase_if(tensors, [&](const ReplayTensor& tensor) {
-    return tensor.role != Role::kGrad || !guilty(tensor);
-  });
-  std::ranges::stable_sort(tensors, std::greater(), guilt);
-}
-
 // In one pass over the steps. What a profile does not tell is left out with the reason.
 void RunAll(const StepSource& source, const ReplayOptions& options, const std::vector<Job>& jobs) {
   std::vector<ReplayRun> runs;
@@ -558,8 +521,12 @@ void RunAll(const StepSource& source, const ReplayOptions& options, const std::v
   }
 }
 
+// Differences of the gradient lost below this count as none: a step of ten thousand, or a hundredth
+// of the harm from which on training suffers.
+constexpr double kLossResolution = 1e-4;
+
 // What follows from the replays of a format.
-void Conclude(const ReplayRun& prototype, bool compares_current, FormatTuning& tuning) {
+void Conclude(bool compares_current, FormatTuning& tuning) {
   // What to change in the parameters of the last policy compared, which is the current one.
   const PolicyChoice& chosen = tuning.choices.front();
   const ComparedPolicy& today = tuning.comparisons.back();
@@ -573,16 +540,9 @@ void Conclude(const ReplayRun& prototype, bool compares_current, FormatTuning& t
   for (PolicyChoice& choice : tuning.choices) {
     choice.optimal = choice.score.mean_loss <= tuning.least_loss + kLossResolution;
   }
-  const auto worst_harm = [](const ReplayTensor& tensor) { return tensor.harm.worst; };
-  Blame([](const ReplayTensor& tensor) { return tensor.stats.overflow > 0; },
-        [](const ReplayTensor& tensor) { return tensor.stats.absmax; }, tuning.overflow_side);
-  const double limit = HarmLimit(prototype.conversion, false);
-  Blame([&](const ReplayTensor& tensor) { return worst_harm(tensor) > limit; }, worst_harm,
-        tuning.underflow_side);
 }
 
-// Replays recommendations, comparisons and what is to blame for all formats, and fills in what they
-// come to.
+// Replays recommendations and comparisons for all formats, and fills in what they come to.
 void ReplayEvidence(const StepSource& source, const ReplayOptions& options,
                     std::span<const ReplayRun> prototypes,
                     const std::optional<CurrentPolicy>& current, std::span<FormatTuning> tunings) {
@@ -599,17 +559,16 @@ void ReplayEvidence(const StepSource& source, const ReplayOptions& options,
       run.scaler = choice.scaler->scaler;
       jobs.push_back({std::move(run), &choice.score, recommended ? &tuning.replayed : nullptr});
     }
-    jobs.push_back({StaticRunAt(prototypes[f], tuning.fixed_scale), &tuning.fixed});
+    ReplayRun fixed = prototypes[f];
+    fixed.scaler = LossScaler::Make<StaticScale>({static_cast<float>(tuning.fixed_scale)});
+    jobs.push_back({std::move(fixed), &tuning.fixed});
     tuning.comparisons.resize(compared.size());
     for (size_t i = 0; i < compared.size(); ++i) {
       AddComparison(compared[i], prototypes[f], tuning.comparisons[i], jobs);
     }
-    AddBlame(tuning, prototypes[f], jobs);
   }
-  RunAll(source, options, std::move(jobs));
-  for (size_t f = 0; f < tunings.size(); ++f) {
-    Conclude(prototypes[f], current.has_value(), tunings[f]);
-  }
+  RunAll(source, options, jobs);
+  for (FormatTuning& tuning : tunings) Conclude(current.has_value(), tuning);
 }
 
 // The settings of the current policy, if it is this one.
@@ -634,36 +593,15 @@ ReplayRun PrototypeOf(const TuneRequest& request, const std::string& format) {
 }  // namespace
 
 CommonScales CommonScalesOf(std::span<const StepWindow> windows) {
-  const double lowest = std::ldexp(1.0, kLowestWindowExponent);
-  CommonScales scales = {.low = lowest, .high = std::numeric_limits<double>::infinity()};
+  CommonScales scales = {.low = std::ldexp(1.0, kLowestWindowExponent),
+                         .high = std::numeric_limits<double>::infinity()};
   for (const StepWindow& step : windows) {
     if (step.hopeless) continue;
     const double low = step.lowest_scale(), high = step.highest_scale;
-    if (high < scales.high) scales.high = high, scales.high_step = step.step;
-    if (low > scales.low) scales.low = low, scales.low_step = step.step;
+    if (high < scales.high) scales.high = high, scales.high_step = &step;
+    if (low > scales.low) scales.low = low, scales.low_step = &step;
   }
-  scales.low_open = scales.low == lowest;
   return scales;
-}
-
-Headroom HeadroomOf(std::span<const StepWindow> windows) {
-  std::vector<double> limits;
-  for (const StepWindow& step : windows) {
-    if (!step.hopeless) limits.push_back(step.finite_scale);
-  }
-  if (limits.empty()) return {};
-  const auto middle = limits.begin() + static_cast<ptrdiff_t>((limits.size() + 1) / 2);
-  Headroom room = {.last = limits.back(),
-                   .min_first_half = *std::min_element(limits.begin(), middle),
-                   .min_second_half = middle == limits.end()
-                                          ? limits.back()
-                                          : *std::min_element(middle, limits.end())};
-  std::sort(limits.begin(), limits.end());
-  room.min = limits.front();
-  room.fifth_percentile = At(limits, 0.05);
-  room.median = At(limits, 0.5);
-  room.spread_binades = std::log2(limits.back() / limits.front());
-  return room;
 }
 
 std::string_view ScalingAdvised(const FormatAdvice& advice) {
@@ -703,12 +641,6 @@ TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advi
     tuning.least_loss = LeastLoss(of_format.windows);
   }
   ReplayEvidence(source, options, prototypes, request.current, result.formats);
-  const std::vector<StepWindow>& steps = result.formats.front().windows;
-  for (size_t i = 1; i < steps.size(); ++i) {
-    const int64_t stride = steps[i].step - steps[i - 1].step;
-    result.least_stride = i == 1 ? stride : std::min(result.least_stride, stride);
-    result.most_stride = i == 1 ? stride : std::max(result.most_stride, stride);
-  }
   for (FormatTuning& tuning : result.formats) {
     tuning.reason = ReasonOf(tuning);
     NoteDoubts(result.formats, tuning);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -77,99 +76,23 @@ std::string Losses(const FormatTuning& tuning) {
   return "\n" + FormatTable(rows, kDispensable);
 }
 
-std::string HowGood(const FormatTuning& tuning) {
-  const PolicyChoice& choice = tuning.choices.front();
-  if (choice.optimal) return "  no choice loses less on this trace\n";
-  return fmt::format(
-      "  at best {} less could be lost: with the best power of two for each step, in hindsight\n",
-      Percent(choice.score.mean_loss - tuning.least_loss));
-}
-
 std::string WindowText(const FormatTuning& tuning) {
   const CommonScales window = CommonScalesOf(tuning.windows);
   if (tuning.hopeless_steps == tuning.steps) return "";
   const std::string low = ScaleText(window.low), high = ScaleText(window.high);
   if (!window.empty()) {
-    const std::string size = fmt::format("{:.1f}", std::log2(window.high / window.low));
+    const bool open = window.low_step == nullptr;
     return fmt::format(
-        "  loss scales from {}{} to {} are safe at every step that can be finite ({}{} binades)\n",
-        low, window.low_open ? " (or lower)" : "", high, window.low_open ? "at least " : "", size);
+        "  loss scales from {}{} to {} are safe at every step that can be finite ({}{:.1f} "
+        "binades)\n",
+        low, open ? " (or lower)" : "", high, open ? "at least " : "",
+        std::log2(window.high / window.low));
   }
   return fmt::format(
-      "  no loss scale is safe at all steps: step {} overflows above {}, step {} loses too much "
-      "below {}\n",
-      window.high_step, high, window.low_step, low);
-}
-
-std::string HeadroomText(const FormatTuning& tuning) {
-  const Headroom room = HeadroomOf(tuning.windows);
-  if (room.median == 0) return "";
-  return fmt::format(
-      "  largest finite loss scale of each step: lowest {}, 5 % {}, median {}, last {}; lowest of "
-      "the first half {}, of the second {}; range {:.1f} binades\n",
-      ScaleText(room.min), ScaleText(room.fifth_percentile), ScaleText(room.median),
-      ScaleText(room.last), ScaleText(room.min_first_half), ScaleText(room.min_second_half),
-      room.spread_binades);
-}
-
-std::string Confidence(const FormatTuning& tuning) {
-  const size_t steps = tuning.steps, finite = steps - tuning.hopeless_steps;
-  const uint64_t skipped = tuning.choices.front().score.skipped - tuning.hopeless_steps;
-  std::string text =
-      fmt::format("  evidence: {}, of which {} can be finite", Counted(steps, "step"), finite);
-  if (skipped == 0 && finite > 0) {
-    text += fmt::format("; none overflowed: with 95 % confidence, fewer than 1 step in {:.0f} does",
-                        std::fmax(1, static_cast<double>(finite) / 3));
-  } else if (skipped > 0) {
-    text += fmt::format("; {} of those skipped", skipped);
-  }
-  return text + "\n";
-}
-
-std::string WorstTensors(const FormatTuning& tuning, size_t top) {
-  std::vector<ReplayTensor> tensors;
-  for (const ReplayTensor& tensor : tuning.replayed) {
-    if (tensor.role == Role::kGrad && tensor.stats.underflow > 0) tensors.push_back(tensor);
-  }
-  if (tensors.empty() || top == 0) return "";
-  std::ranges::stable_sort(tensors, std::greater(),
-                           [](const ReplayTensor& tensor) { return tensor.harm.worst; });
-  tensors.resize(std::min(top, tensors.size()));
-  std::vector<TableRow> rows = {
-      {"lose most at the recommendation", "worst harm", "mean harm", "underflow", "absmax"}};
-  for (const ReplayTensor& tensor : tensors) {
-    rows.push_back({Printable(tensor.name), Percent(tensor.harm.worst), Percent(tensor.harm.mean()),
-                    Percent(tensor.stats.underflow_fraction()),
-                    fmt::format("{:.2e}", tensor.stats.absmax)});
-  }
-  return FormatTable(rows);
-}
-
-std::string BlameText(const FormatTuning& tuning, size_t top) {
-  std::string text;
-  const auto list = [&](const std::vector<ReplayTensor>& tensors, const std::string& title,
-                        const auto& describe) {
-    if (tensors.empty()) return;
-    text += "  " + title + ":";
-    for (size_t i = 0; i < std::min(std::max<size_t>(top, 1), tensors.size()); ++i) {
-      text += (i == 0 ? " " : ", ") + Printable(tensors[i].name) + " " + describe(tensors[i]);
-    }
-    text += "\n";
-  };
-  list(tuning.overflow_side, "overflow first (largest magnitude)",
-       [](const ReplayTensor& tensor) { return fmt::format("({:.2e})", tensor.stats.absmax); });
-  list(tuning.underflow_side, "lose most to underflow (harm at a step)",
-       [](const ReplayTensor& tensor) { return "(" + Percent(tensor.harm.worst) + ")"; });
-  std::vector<std::string> names;
-  for (const StepWindow& step : tuning.windows) {
-    const bool is_new = std::ranges::count(names, step.high_tensor) == 0;
-    if (step.hopeless && !step.high_tensor.empty() && is_new) names.push_back(step.high_tensor);
-  }
-  if (names.size() > std::max<size_t>(top, 1)) names.resize(std::max<size_t>(top, 1));
-  for (size_t i = 0; i < names.size(); ++i) {
-    text += (i == 0 ? "  Inf or NaN at every scale: " : ", ") + Printable(names[i]);
-  }
-  return text + (names.empty() ? "" : "\n");
+      "  no loss scale is safe at all steps: above {}, {} overflows at step {}; below {}, {} loses "
+      "too much at step {}\n",
+      high, Printable(window.high_step->high_tensor), window.high_step->step, low,
+      Printable(window.low_step->low_tensor), window.low_step->step);
 }
 
 // What there is to say of a stack, in the order of ConfigTarget.
@@ -309,21 +232,6 @@ std::string Block(const FormatTuning& tuning, bool compares_current) {
   return "";
 }
 
-// What follows from the distance of the recorded steps for the interval; empty without a gap.
-std::string StrideText(const TuneResult& result) {
-  if (result.most_stride <= 1) return "";
-  if (result.least_stride == result.most_stride) {
-    return fmt::format(
-        "only every {0}th step is recorded, and intervals count recorded steps: multiply a tuned "
-        "growth interval that is shorter than the trace by {0}",
-        result.least_stride);
-  }
-  return fmt::format(
-      "the recorded steps are {} to {} steps apart, and intervals count recorded steps as if they "
-      "were consecutive; training has more steps between overflows",
-      result.least_stride, result.most_stride);
-}
-
 }  // namespace
 
 std::string_view PolicyOf(ConfigTarget target) { return TargetOf(target).policy; }
@@ -344,21 +252,12 @@ std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& t
   return std::nullopt;
 }
 
-std::string FormatTuneReport(const TuneResult& result, size_t top, bool details) {
+std::string FormatTuneReport(const TuneResult& result, bool details) {
   std::string text;
-  if (details) {
-    text = fmt::format("objective: {}; differences below {:g} are ignored\nnote: {}\n",
-                       kTuneObjective, kLossResolution, kTuneEligibility);
-  }
-  const std::string stride = StrideText(result);
-  if (!stride.empty()) text += "note: " + stride + "\n";
   for (const FormatTuning& tuning : result.formats) {
     text += Recommendation(tuning);
     if (result.compares_current && Trains(tuning)) text += Changes(tuning);
-    if (details) {
-      text += Losses(tuning) + HowGood(tuning) + WindowText(tuning) + HeadroomText(tuning) +
-              Confidence(tuning) + WorstTensors(tuning, top) + BlameText(tuning, top);
-    }
+    if (details) text += Losses(tuning) + WindowText(tuning);
     for (const std::string& note : tuning.notes) text += "  note: " + note + "\n";
   }
   for (const FormatTuning& tuning : result.formats) text += Block(tuning, result.compares_current);
@@ -385,11 +284,7 @@ inline void Rows(const PolicyChoice& of, RowSink& row) {
   row("skipped_before_first_applied", of.score.first_skips, kFirstSkips);
   row("errors_of_the_original", of.score.events,
       "steps at which the original software raises an error");
-  row("min_scale", of.score.min_scale, "least scale that steps used");
-  row("max_scale", of.score.max_scale, "the largest");
-  row("scale_grew", of.score.grew, "whether the scale was raised at some step");
   row("eligible", of.score.eligible(), "false if the original software raises an error");
-  row("policies_tried", of.evaluations, "sets of parameters that were tried");
   row("optimal", of.optimal, "whether it is as good as the best power of two of each step");
 }
 
@@ -414,24 +309,19 @@ inline void Rows(const ParameterChange& of, RowSink& row) {
 
 inline void Rows(const CommonScales& of, RowSink& row) {
   row("low", of.low, "the least, a power of two");
-  row("low_open", of.low_open, "whether nothing bounds it");
+  row("low_open", of.low_step == nullptr, "whether nothing bounds it");
   row("high", of.high, "the largest that no step forbids");
-  row("low_step", of.low_step, "that decides the least");
-  row("high_step", of.high_step, "that decides the largest");
+  row("low_step", of.low_step ? &of.low_step->step : nullptr,
+      "that decides the least; null if nothing does");
+  row("low_tensor", of.low_step ? &of.low_step->low_tensor : nullptr, "that does at that step");
+  row("high_step", of.high_step ? &of.high_step->step : nullptr, "that decides the largest");
+  row("high_tensor", of.high_step ? &of.high_step->high_tensor : nullptr, "the same");
   row("empty", of.empty(), "whether none serves all steps");
 }
 
 namespace {
 
 void RoomRows(const FormatTuning& tuning, RowSink& row) {
-  const Headroom room = HeadroomOf(tuning.windows);
-  row("min", room.min, "of the largest finite scales of the steps");
-  row("fifth_percentile", room.fifth_percentile, "of them");
-  row("median", room.median, "of them");
-  row("last", room.last, "of the last step");
-  row("min_first_half", room.min_first_half, "of the first half");
-  row("min_second_half", room.min_second_half, "of the second half");
-  row("spread_binades", room.spread_binades, "from least to largest");
   row.List("steps", "one object per step", tuning.windows, [](const StepWindow& of, RowSink& step) {
     step("step", of.step, "recorded number");
     step("largest_scale", of.hopeless ? nullptr : &of.finite_scale,
@@ -439,13 +329,6 @@ void RoomRows(const FormatTuning& tuning, RowSink& row) {
     step("tensor", of.hopeless ? &of.high_tensor : nullptr,
          "of a step that is finite at no scale: the tensor to blame");
   });
-}
-
-void BlamedRows(const ReplayTensor& of, RowSink& row) {
-  row("name", of.name, "as recorded");
-  row("absmax", of.stats.absmax, "largest finite magnitude");
-  row("worst_harm", of.harm.worst, "at a step");
-  row("overflow", of.stats.overflow, "finite values that overflow");
 }
 
 void ReplayedRows(const ReplayTensor& of, RowSink& row) {
@@ -497,12 +380,6 @@ inline void Rows(const FormatTuning& of, RowSink& row) {
              [&](RowSink& headroom) { RoomRows(of, headroom); });
   row("never_finite_steps", of.hopeless_steps, "steps that were not finite when recorded");
   row("steps_losing_at_every_scale", of.empty_steps, "steps at which no scale is safe");
-  row.List("overflow_tensors",
-           "what overflows at the least scale that loses nothing, the worst first",
-           of.overflow_side, BlamedRows);
-  row.List("underflow_tensors",
-           "what loses too much at the largest scale that does not overflow, the worst first",
-           of.underflow_side, BlamedRows);
   std::vector<const ReplayTensor*> replayed;
   for (const ReplayTensor& tensor : of.replayed) {
     if (tensor.role == Role::kGrad) replayed.push_back(&tensor);
@@ -523,12 +400,7 @@ TellRows RowsOf(const TuneResult& result, const TellRows& trace, const TellRows&
     row("trace", trace, "what was read");
     row("verdict", verdict, "the answer");
     row("config", config, "with `--config` only: as `options.config` of a replay", kLeftOutIfEmpty);
-    row("objective", kTuneObjective, "what is minimized, in words");
-    row("resolution", kLossResolution, "differences of gradient lost below it are ignored");
-    row("eligibility", kTuneEligibility, "which policies may be recommended, in words");
     row("steps", result.formats.empty() ? 0 : result.formats[0].steps, "that were recorded");
-    row("least_stride", result.least_stride, "least distance of step numbers");
-    row("most_stride", result.most_stride, "the largest");
     row("formats", std::span(result.formats), "one object per format");
   };
 }

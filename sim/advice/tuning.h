@@ -53,10 +53,6 @@ struct PolicyFamily {
 PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
                       std::span<const std::string> settings = {});
 
-// Differences of the gradient lost below this count as none: a step of ten thousand, or a hundredth
-// of the harm from which on training suffers.
-inline constexpr double kLossResolution = 1e-4;
-
 // What an applied step loses: all if an activation gradient overflows, nothing as long as its harm
 // (docs/numerics.md) stays below the threshold, else the mean over tensors of what each loses of
 // its own energy, the larger of parameter and activation gradients.
@@ -67,39 +63,19 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
 
 // The scales, powers of two or not, that serve every step that some scale makes finite.
 struct CommonScales {
-  double low = 0;                       // a power of two
-  bool low_open = false;                // nothing bounds it
-  double high = 0;                      // the largest that no such step forbids
-  int64_t low_step = 0, high_step = 0;  // that decide
+  double low = 0, high = 0;  // a power of two; the largest that no such step forbids
+  // That decide; null: nothing bounds it.
+  const StepWindow *low_step = nullptr, *high_step = nullptr;
   bool empty() const { return low > high; }
 };
 CommonScales CommonScalesOf(std::span<const StepWindow> windows);
 
-// How far up the steps let the scale go, over those that some scale makes finite; all 0 without
-// any.
-struct Headroom {
-  double min = 0, fifth_percentile = 0, median = 0, last = 0;
-  double min_first_half = 0, min_second_half = 0;
-  double spread_binades = 0;  // from the lowest to the highest
-};
-Headroom HeadroomOf(std::span<const StepWindow> windows);
-
 // Returns the verdict as what to do about the loss scale.
 std::string_view ScalingAdvised(const FormatAdvice& advice);
 
-// What is minimized, in one paragraph.
-inline constexpr const char* kTuneObjective =
-    "mean loss of the recorded steps, where a step loses 1 if it is skipped or not finite, 0 if "
-    "its loss scale is safe, else its harm, the mean over its tensors";
-
-// Which policies may be recommended.
-inline constexpr const char* kTuneEligibility =
-    "policies under which the original software would raise an error and end the training are not "
-    "recommended";
-
-// Returns the report but for verdict and trace: what is recommended and how to configure it, with
-// all the evidence if `details` are asked for; `top` tensors in each list.
-std::string FormatTuneReport(const TuneResult& result, size_t top, bool details);
+// Returns the report but for verdict and trace: what is recommended and how to configure it; with
+// `details` what others lose.
+std::string FormatTuneReport(const TuneResult& result, bool details);
 
 // The document, of what lives until it is told; `config`: empty without one.
 TellRows RowsOf(const TuneResult& result, const TellRows& trace = {}, const TellRows& verdict = {},

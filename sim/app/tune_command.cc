@@ -153,7 +153,7 @@ int RunTune(TuneCommandOptions options) {
     WriteReport(FormatAdviceLines(advice) +
                 (options.details ? FormatAdviceDetails(advice, options.top) : "") + "\n" +
                 (config ? DescribeConfig(*config) : "") + DescribeTrace(facts) +
-                FormatTuneReport(result, options.top, options.details));
+                FormatTuneReport(result, options.details));
     return 0;
   }
   const ConfigTarget target = *options.emit;
@@ -184,17 +184,17 @@ int RunTune(TuneCommandOptions options) {
 Command TuneCommand() {
   return MakeCommand<TuneCommandOptions>(
       RunTune, "tune", "Recommend loss-scaling parameters for recorded gradients",
-      std::string("Minimized: ") + kTuneObjective +
-          ".\nThe stack's defaults are kept unless a change saves more than 1 % of the steps."
-          "\nExcluded: " +
-          kTuneEligibility +
-          ".\n\n"
-          "Examples:\n"
-          "  dlsim tune runs/lm-kjv\n"
-          "  dlsim tune runs/lm-kjv --format cb16 --json tune.json\n"
-          "  dlsim tune runs/lm-kjv --format cb16 --emit zoo > precision.yaml\n"
-          "  dlsim tune runs/lm-kjv --config params.yaml\n"
-          "  dlsim tune runs/lm-kjv --policy megatron --format fp16");
+      "Minimized: mean loss of the recorded steps, where a step loses 1 if it is skipped or not "
+      "finite, 0 if its loss scale is safe, else its harm, the mean over its tensors.\n"
+      "The stack's defaults are kept unless a change saves more than 1 % of the steps.\n"
+      "Excluded: policies under which the original software would raise an error and end the "
+      "training are not recommended.\n\n"
+      "Examples:\n"
+      "  dlsim tune runs/lm-kjv\n"
+      "  dlsim tune runs/lm-kjv --format cb16 --json tune.json\n"
+      "  dlsim tune runs/lm-kjv --format cb16 --emit zoo > precision.yaml\n"
+      "  dlsim tune runs/lm-kjv --config params.yaml\n"
+      "  dlsim tune runs/lm-kjv --policy megatron --format fp16");
 }
 
 }  // namespace dlsim::sim

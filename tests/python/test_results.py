@@ -57,7 +57,7 @@ COMMANDS: list[tuple[str, Callable[[], dlsim.Result], str]] = [
     (
         f"tune {TRACE} --format fp16 --json -",
         lambda: dlsim.tune(TRACE, formats="fp16"),
-        "formats other_policies comparisons overflow_tensors underflow_tensors tensors windows",
+        "formats other_policies comparisons tensors windows",
     ),
     (f"diff {TRACE} {TRACE} --json -", lambda: dlsim.diff(TRACE, TRACE), "steps tensors"),
     (

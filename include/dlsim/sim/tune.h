@@ -48,7 +48,7 @@ struct PolicyScore {
   uint64_t skipped = 0;
   uint64_t first_skips = 0;  // steps skipped before the first applied one
   uint64_t events = 0;       // steps at which the original software raises an error
-  double min_scale = 0, max_scale = 0, final_scale = 0;
+  double final_scale = 0;
   bool grew = false;  // the scale was raised at some step
 
   // False if the original software raises an error, which ends the training.
@@ -62,8 +62,7 @@ struct PolicyChoice {
   std::vector<NamedValue> named;           // the same under the names of its stack
   std::optional<ConfiguredScaler> scaler;  // that has them; nothing if the policy refuses all
   PolicyScore score;
-  uint64_t evaluations = 0;  // parameter sets that were tried
-  bool optimal = false;      // as good as the best power of two of each step
+  bool optimal = false;  // as good as the best power of two of each step
 };
 
 // A policy as its stack has it, for comparison.
@@ -89,17 +88,12 @@ struct FormatTuning : FormatAdvice {
   std::vector<ComparedPolicy> comparisons;  // no scaling, the stacks' defaults, the current policy
   std::vector<ParameterChange> changes;     // of the current policy, if it is of the same stack
   std::vector<ReplayTensor> replayed;       // under the recommendation
-  // What prevents a scale that is safe at all steps: what overflows at the lowest that loses
-  // nothing, what loses too much at the highest power of two that does not overflow; the worst
-  // first.
-  std::vector<ReplayTensor> overflow_side, underflow_side;
   std::vector<std::string> notes;
 };
 
 struct TuneResult {
   std::vector<FormatTuning> formats;
   bool compares_current = false;  // the last comparison of each format is the current policy
-  int64_t least_stride = 1, most_stride = 1;  // distances of step numbers
 };
 
 // Tunes for the formats of the request, from the advice on them: AdviseOn(source, request, options)
