@@ -13,7 +13,6 @@
 #include "dlsim/error.h"
 #include "sim/base/shared_rows.h"
 #include "sim/replay/layer_name.h"
-#include "sim/replay/replay_runs.h"
 #include "sim/replay/step_sources.h"
 #include "sim/scaled/scaled.h"
 
@@ -121,6 +120,32 @@ std::vector<Role> RolesIn(const FormatAdvice& format) {
   return roles;
 }
 
+void Judge(Advice& advice) {
+  const FormatAdvice& any = advice.formats.front();
+  advice.looked_at = RolesIn(any);
+  advice.gradients = !any.tensors.empty();
+  advice.parameters_only =
+      advice.gradients && std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
+  advice.channels = std::ranges::any_of(
+      any.tensors, [](const TensorHarm& tensor) { return tensor.channels.channels > 0; });
+  for (FormatAdvice& format : advice.formats) JudgeFormat(advice.gradients, format);
+  const auto rank = [](const FormatAdvice& format) {
+    return std::tuple(format.verdict, !format.scale, format.steps_outside, format.mean_harm);
+  };
+  const auto best = std::ranges::min_element(advice.formats, {}, rank);
+  advice.best = static_cast<size_t>(best - advice.formats.begin());
+}
+
+Advice AdviseOn(const StepSource& source, const AdviceRequest& request,
+                const ReplayOptions& options, bool with_changes) {
+  WindowFinder windows(source, request, options);
+  ForEachStep(source, options.step, [&](size_t i, Step& step) {
+    windows.Take(i, step);
+    return true;
+  });
+  return windows.Conclude(with_changes);
+}
+
 }  // namespace
 
 bool HasRangeOfFloat32(const Format& format) { return format.exponent_bits >= 8; }
@@ -144,50 +169,6 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
   return path;
 }
 
-Advice WindowsOf(const StepSource& source, const AdviceRequest& request,
-                 const ReplayOptions& options) {
-  WindowFinder windows(NamedFormats(request.formats), request.conversion, options, request.recipe);
-  windows.FindNoise(source);
-  ReplayRuns observer({}, options);
-  ForEachStep(source, options.step, [&](size_t i, Step& step) {
-    windows.Take(i, step);
-    observer.Take(i, step);
-    return true;
-  });
-  return Advise(windows.TakeWindows(source), request.tensors);
-}
-
-Advice AdviseOn(const StepSource& source, const AdviceRequest& request,
-                const ReplayOptions& options) {
-  Advice advice = WindowsOf(source, request, options);
-  AddChanges(source, request, options, advice);
-  return advice;
-}
-
-Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request,
-                const ReplayOptions& options) {
-  return AdviseOn(WithoutLosses(TraceSteps(trace, options.accumulate_steps)), request, options);
-}
-
-Advice Advise(Advice advice, const std::string& tensors) {
-  const FormatAdvice& any = advice.formats.front();
-  advice.tensors = tensors;
-  advice.looked_at = RolesIn(any);
-  advice.gradients = !any.tensors.empty();
-  advice.parameters_only =
-      advice.gradients && std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
-  advice.channels = std::ranges::any_of(
-      any.tensors, [](const TensorHarm& tensor) { return tensor.channels.channels > 0; });
-  for (FormatAdvice& format : advice.formats) JudgeFormat(advice.gradients, format);
-  const auto rank = [](const FormatAdvice& format) {
-    return std::tuple(format.verdict, !format.scale, format.steps_outside, format.mean_harm);
-  };
-  const auto best = std::ranges::min_element(advice.formats, {}, rank);
-  advice.best = static_cast<size_t>(best - advice.formats.begin());
-  advice.lines = AdviceLines(advice);
-  return advice;
-}
-
 void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice) {
   if (scaled.empty()) return;
   advice.scaled = std::move(scaled);
@@ -199,7 +180,6 @@ void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice) {
     advice.parameters_only = !roles.contains(Role::kActGrad);
     advice.channels = true;
   }
-  advice.lines = AdviceLines(advice);
 }
 
 // What to change where a format fails.
@@ -247,9 +227,10 @@ class KeptUnits {
   std::vector<std::string> globs_;
 };
 
-// What a plan of the recorder's means for the gradients of the rest.
-Change ChangeBy(const Shadow::Plan& plan, const FormatAdvice& format, const StepSource& source,
-                AdviceRequest request, ReplayOptions options) {
+// What the recorder's plan for a format means for the gradients of the rest.
+Change ChangeBy(const FormatAdvice& format, const StepSource& source, AdviceRequest request,
+                const ReplayOptions& options) {
+  const Shadow::Plan& plan = *format.shadow->plan;
   Change change = {plan, {}, {}, {}};
   for (const Shadow::Culprit& culprit : format.shadow->culprits) {
     change.because.push_back(culprit.part + ".act");
@@ -260,11 +241,10 @@ Change ChangeBy(const Shadow::Plan& plan, const FormatAdvice& format, const Step
   FormatAdvice rest = format;
   if (!plan.keep_float32.empty() && !(format.tensors.empty() && format.noise_tensors.empty())) {
     request.formats = {format.format};
-    options.observer = nullptr;
     const KeptUnits kept(plan.keep_float32);
     const StepSource without =
         Without(source, [&kept](const TensorInfo& tensor) { return kept.Has(tensor.name); });
-    rest = WindowsOf(without, request, options).formats.front();
+    rest = AdviseOn(without, request, options, false).formats.front();
   }
   // The steps hold at the plan's scale, whatever is said of those at which float32 was recorded.
   if (rest.window) {
@@ -327,21 +307,25 @@ Shadow WithKept(Shadow shadow, std::span<const std::string> names) {
   return shadow;
 }
 
-void AddChanges(const StepSource& source, const AdviceRequest& request,
-                const ReplayOptions& options, Advice& advice) {
-  bool changed = !advice.float32.empty();
+Advice AdviseOn(const StepSource& source, const AdviceRequest& request,
+                const ReplayOptions& options) {
+  return AdviseOn(source, request, options, true);
+}
+
+Advice WindowFinder::Conclude(bool with_changes) {
+  Advice advice = TakeWindows();
+  Judge(advice);
   const bool bf16_trains = std::ranges::any_of(advice.formats, [](const FormatAdvice& format) {
     return format.format == "bf16" && Trains(format);
   });
   for (FormatAdvice& format : advice.formats) {
-    if (!Fails(format)) continue;
-    changed = true;
+    if (!with_changes || !Fails(format)) continue;
     if (advice.recipe == Recipe::kAutocast) format.instead = bf16_trains ? "use bf16" : "";
     if (format.shadow && format.shadow->plan) {
-      format.change = ChangeBy(*format.shadow->plan, format, source, request, options);
+      format.change = ChangeBy(format, source_, request_, options_);
     }
   }
-  if (changed) advice.lines = AdviceLines(advice);
+  return advice;
 }
 
 // As JSON.
@@ -557,7 +541,7 @@ void AdviceRows(const Advice& of, std::string_view rounding, RowSink& row) {
       : of.best < of.scaled.size() ? of.scaled[of.best].format
                                    : std::string(),
       "name of the format that ranks first");
-  row("lines", of.lines,
+  row("lines", AdviceLines(of),
       "the answer in words: a string for each format, then what it is based on, and the tensors at "
       "risk");
   row("looked_at", of.looked_at,

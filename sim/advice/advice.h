@@ -38,16 +38,7 @@ PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window);
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows);
 
-// Judges what a WindowFinder has found: at least one format and step. Formats are ranked: one that
-// needs no scale first, then those with a scale, by the steps at which it is not safe and what the
-// tensors lose. `tensors`: the pattern of those that were read.
-Advice Advise(Advice windows, const std::string& tensors = "*");
-
-// What the windows of all steps say, without what to change.
-Advice WindowsOf(const StepSource& source, const AdviceRequest& request,
-                 const ReplayOptions& options);
-
-// Adds what was found of scaled formats, and says it in the lines.
+// Adds what was found of scaled formats.
 void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice);
 
 // Returns the source as if parts of the model had been kept in float32: without their tensors.
@@ -57,11 +48,6 @@ StepSource KeptInFloat32(StepSource source, std::span<const std::string> names);
 // Returns what a shadow says if these parts are kept: where all of its plan is, that it holds.
 Shadow WithKept(Shadow shadow, std::span<const std::string> names);
 
-// Fills in FormatAdvice::change and ::instead of formats that fail, and renews Advice::lines. Steps
-// through the source again for each plan of the recorder's.
-void AddChanges(const StepSource& source, const AdviceRequest& request,
-                const ReplayOptions& options, Advice& advice);
-
 // Advice in words and as JSON.
 
 // Returns what is said of a format whose verdict is Verdict::kFailsInForward.
@@ -69,10 +55,6 @@ std::string ForwardFailure(const FormatAdvice& format);
 
 // Returns such as "2^-3", and "1".
 std::string Power(int exponent);
-
-// One entry for each format, in the order of the call, in several lines where it fails; one on what
-// was looked at; one on the tensors at risk if there are any.
-std::vector<std::string> AdviceLines(const Advice& advice);
 
 // What is said of one format, its name in this width: the verdict, and in further lines what to
 // change where it fails.

@@ -47,18 +47,6 @@ std::string ListedNames(const std::vector<std::string>& names) {
   return text;
 }
 
-// Of both verdicts of a format, the tensors that hold what `counts` does.
-std::vector<std::string> OwnersOf(const FormatAdvice& format,
-                                  const std::function<bool(const ForwardTensor&)>& counts) {
-  std::vector<std::string> owners;
-  for (const ForwardVerdict* verdict : {&format.forward, &format.values}) {
-    for (const ForwardTensor& tensor : verdict->tensors) {
-      if (counts(tensor)) owners.push_back(OwnerOf(tensor.name));
-    }
-  }
-  return owners;
-}
-
 std::string BinadesText(double binades) {
   const int digits = binades < 10 ? 2 : binades < 100 ? 3 : 4;
   return fmt::format("{:.{}g} {}", binades, digits, binades == 1 ? "binade" : "binades");
@@ -188,25 +176,22 @@ std::string ForwardExceptions(const Advice& advice) {
     text += fmt::format(" {} that autocast keeps in float32 {} not count.",
                         Counted(kept, "forward tensor"), kept == 1 ? "does" : "do");
   }
-  const std::vector<std::string> infinite =
-      OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.inf > 0; });
-  if (!infinite.empty()) {
-    text += " Values recorded as infinite, such as those of masks, do not count: " +
-            ListedNames(infinite) + ".";
-  }
-  const std::vector<std::string> hidden =
-      OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.hides_scores; });
-  if (!hidden.empty()) {
-    text +=
-        fmt::format(" The constant of a mask, which is minus infinity in {}, does not count: {}.",
-                    any.format, ListedNames(hidden));
-  }
-  const std::vector<std::string> nan =
-      OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.nan > 0; });
-  if (!nan.empty()) {
-    text += " The forward pass was recorded with NaN, which does not count, in " +
-            ListedNames(nan) + ".";
-  }
+  // Of both verdicts, the tensors of which this is to be said.
+  const auto say = [&](const std::string& what, const auto& counts) {
+    std::vector<std::string> owners;
+    for (const ForwardVerdict* verdict : {&any.forward, &any.values}) {
+      for (const ForwardTensor& tensor : verdict->tensors) {
+        if (counts(tensor)) owners.push_back(OwnerOf(tensor.name));
+      }
+    }
+    if (!owners.empty()) text += what + ListedNames(owners) + ".";
+  };
+  say(" Values recorded as infinite, such as those of masks, do not count: ",
+      [](const ForwardTensor& tensor) { return tensor.inf > 0; });
+  say(" The constant of a mask, which is minus infinity in " + any.format + ", does not count: ",
+      [](const ForwardTensor& tensor) { return tensor.hides_scores; });
+  say(" The forward pass was recorded with NaN, which does not count, in ",
+      [](const ForwardTensor& tensor) { return tensor.nan > 0; });
   return text;
 }
 
@@ -519,19 +504,15 @@ std::string GradientRisk(const Advice& advice) {
     return format.scale && !format.at_risk.empty() && format.verdict != Verdict::kFailsInForward;
   });
   if (found == advice.formats.end()) return "";
-  std::string text =
-      fmt::format("At risk in {} at scale {}:", found->format, Power(std::ilogb(*found->scale)));
-  for (size_t i = 0; i < std::min(kNamed, found->at_risk.size()); ++i) {
-    const TensorHarm& tensor = found->at_risk[i];
-    text += fmt::format("{} {} loses up to {}{} ({})", i == 0 ? "" : ",",
-                        Printable(tensor.tensor->name), Percent(tensor.larger().worst),
-                        tensor.ChannelsLoseMore() ? " averaged over its channels" : "",
-                        StepRange(tensor.first_step, tensor.last_step));
+  std::vector<std::string> risks;
+  for (const TensorHarm& tensor : found->at_risk) {
+    risks.push_back(fmt::format("{} loses up to {}{} ({})", Printable(tensor.tensor->name),
+                                Percent(tensor.larger().worst),
+                                tensor.ChannelsLoseMore() ? " averaged over its channels" : "",
+                                StepRange(tensor.first_step, tensor.last_step)));
   }
-  if (found->at_risk.size() > kNamed) {
-    text += fmt::format(" and {} more", found->at_risk.size() - kNamed);
-  }
-  return text + ".";
+  return fmt::format("At risk in {} at scale {}: {}.", found->format,
+                     Power(std::ilogb(*found->scale)), ListedNames(risks));
 }
 
 std::string LowText(const FormatAdvice& format) {
@@ -587,7 +568,7 @@ std::vector<std::string> AdviceLines(const Advice& advice) {
     lines.push_back(fmt::format("{:<{}}  {}", format.format, width, ScaledSentence(format)));
   }
   if (advice.formats.empty()) {
-    lines.push_back(ScaledBasis(advice.scaled.front()));
+    if (!advice.scaled.empty()) lines.push_back(ScaledBasis(advice.scaled.front()));
     return lines;
   }
   lines.push_back(LookedAtText(advice));
@@ -600,7 +581,7 @@ std::vector<std::string> AdviceLines(const Advice& advice) {
 
 std::string FormatAdviceLines(const Advice& advice) {
   std::string text;
-  for (const std::string& of_format : advice.lines) {
+  for (const std::string& of_format : AdviceLines(advice)) {
     for (const auto line : std::views::split(of_format, '\n')) {
       text += Wrap(std::string(line.begin(), line.end()));
     }

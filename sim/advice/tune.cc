@@ -17,7 +17,6 @@
 #include "sim/base/quantity.h"
 #include "sim/policies/policy.h"
 #include "sim/replay/harm.h"
-#include "sim/replay/step_sources.h"
 
 namespace dlsim::sim {
 namespace {
@@ -507,7 +506,7 @@ void RunAll(const StepSource& source, const ReplayOptions& options, const std::v
   for (const Job& job : jobs) {
     runs.push_back(job.run);
     runs.back().tensor_records =
-        job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kGradients;
+        job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kKept;
   }
   std::vector<ReplayResult> results = Replay(source, std::move(runs), options);
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -646,12 +645,6 @@ TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advi
     NoteDoubts(result.formats, tuning);
   }
   return result;
-}
-
-TuneResult Tune(const TraceReader& trace, const TuneRequest& request,
-                const ReplayOptions& options) {
-  const StepSource source = WithoutLosses(TraceSteps(trace, options.accumulate_steps));
-  return Tune(source, request, AdviseOn(source, request, options), options);
 }
 
 }  // namespace dlsim::sim

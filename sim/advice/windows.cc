@@ -245,35 +245,6 @@ Shadow ShadowOf(const Json& object) {
   return shadow;
 }
 
-// Returns what `read` makes of the text, nothing of an empty one.
-template <class T>
-T Reading(std::string_view text, const std::function<T(const nlohmann::json&)>& read) {
-  if (text.empty()) return {};
-  try {
-    return read(nlohmann::json::parse(text));
-  } catch (const std::exception& error) {
-    throw InputError("shadow", "damaged", "what docs/traces.md describes", error.what());
-  }
-}
-
-}  // namespace
-
-std::optional<Shadow> ShadowIn(std::string_view text, const std::string& format,
-                               const Conversion& conversion) {
-  if (conversion != Conversion{.format = conversion.format}) return std::nullopt;
-  return Reading<std::optional<Shadow>>(text, [&](const nlohmann::json& object) {
-    const auto found = object.find(format);
-    return found == object.end() ? std::nullopt : std::optional(ShadowOf(*found));
-  });
-}
-
-std::string WhyNotRun(std::string_view text) {
-  return Reading<std::string>(
-      text, [](const nlohmann::json& object) { return object.value("why", std::string()); });
-}
-
-namespace {
-
 // How far below a window harm is told.
 constexpr int kBinadesBelow = 24;
 
@@ -620,28 +591,24 @@ std::optional<SafeScales> SafeStepCounts::Best() const {
   return range;
 }
 
-std::vector<NamedFormat> NamedFormats(std::span<const std::string> names) {
-  std::vector<NamedFormat> formats;
-  for (const std::string& name : names) {
+WindowFinder::WindowFinder(const StepSource& source, AdviceRequest request,
+                           const ReplayOptions& options)
+    : source_(source), request_(std::move(request)), options_(options) {
+  options_.observer = nullptr;
+  found_.recipe = request_.recipe;
+  found_.tensors = request_.tensors;
+  found_.float32 = source.float32;
+  for (const std::string& name : request_.formats) {
     const NamedFormat format = ParseFormat(name);
-    if (std::ranges::count(formats, format.name, &NamedFormat::name) == 0) {
-      formats.push_back(format);
-    }
-  }
-  return formats;
-}
-
-WindowFinder::WindowFinder(std::span<const NamedFormat> formats, const Conversion& conversion,
-                           const ReplayOptions& options, Recipe recipe)
-    : options_(options.step), checked_(options.checked) {
-  found_.recipe = recipe;
-  for (const NamedFormat& format : formats) {
-    Conversion to_format = conversion;
-    to_format.format = format.format;
+    const auto same = [&](const OfFormat& of) { return of.found.format == format.name; };
+    if (std::ranges::any_of(formats_, same)) continue;
+    Conversion conversion = request_.conversion;
+    conversion.format = format.format;
     FormatAdvice found;
     found.format = format.name;
-    formats_.push_back({std::move(found), to_format, ForwardTally(to_format, recipe)});
+    formats_.push_back({std::move(found), conversion, ForwardTally(conversion, found_.recipe)});
   }
+  noise_.Sample(source, options_.step);
 }
 
 void WindowFinder::Aim(size_t step, OfFormat& of) {
@@ -653,7 +620,7 @@ void WindowFinder::Aim(size_t step, OfFormat& of) {
 }
 
 void WindowFinder::Take(size_t i, const Step& step) {
-  const StepInputs inputs(step, noise_, checked_);
+  const StepInputs inputs(step, noise_, options_.checked);
   if (step.HasBrokenLoss() && found_.broken_losses.steps++ == 0) {
     found_.broken_losses.first_step = step.number();
   }
@@ -686,15 +653,30 @@ void WindowFinder::Take(size_t i, const Step& step) {
   }
 }
 
-Advice WindowFinder::TakeWindows(const StepSource& source) {
-  const bool autocast = found_.recipe == Recipe::kAutocast;
-  if (autocast) found_.not_run = WhyNotRun(shadow_);
+// Only autocast is run in formats, and only as it rounds: to nearest, with subnormals and infinity.
+void WindowFinder::ReadShadows() {
+  if (shadow_.empty() || found_.recipe != Recipe::kAutocast) return;
+  try {
+    const Json shadows = Json::parse(shadow_);
+    found_.not_run = shadows.value("why", std::string());
+    for (OfFormat& of : formats_) {
+      const bool as_autocast = of.conversion == Conversion{.format = of.conversion.format};
+      if (!as_autocast || !shadows.contains(of.found.format)) continue;
+      of.found.shadow = ShadowOf(shadows.at(of.found.format));
+    }
+  } catch (const std::exception& error) {
+    throw InputError("shadow", "damaged", "what docs/traces.md describes", error.what());
+  }
+}
+
+// The windows, with what was looked at and no verdict.
+Advice WindowFinder::TakeWindows() {
+  ReadShadows();
   size_t behind = 0;
   for (OfFormat& of : formats_) {
     FormatAdvice& found = of.found;
-    if (autocast) found.shadow = ShadowIn(shadow_, found.format, of.conversion);
     if (found.shadow) {
-      found.shadow = WithKept(*found.shadow, source.float32);
+      found.shadow = WithKept(*found.shadow, source_.float32);
       EndWhereStepsOverflow(*found.shadow, found.windows);
       of.safe_steps = {};
       for (const StepWindow& window : found.windows) of.safe_steps.Add(window);
@@ -703,8 +685,8 @@ Advice WindowFinder::TakeWindows(const StepSource& source) {
     behind = std::max(behind, of.first);
   }
   if (behind > 0) {
-    ForEachStep(source, options_, [&](size_t i, const Step& step) {
-      const StepInputs inputs(step, noise_, checked_);
+    ForEachStep(source_, options_.step, [&](size_t i, const Step& step) {
+      const StepInputs inputs(step, noise_, options_.checked);
       for (OfFormat& of : formats_) {
         if (i < of.first) AddTensorHarm(inputs, of.conversion, of.exponent, of.tensors);
       }

@@ -62,15 +62,6 @@ class ForwardTally {
   OfRole outputs_, values_;
 };
 
-// Returns what the text under kShadowKey (docs/traces.md) says of a format; nothing from an empty
-// text, of a format that was not run, and of other conversions than autocast's: rounding to nearest
-// with subnormals and infinity. Throws InputError for a damaged text.
-std::optional<Shadow> ShadowIn(std::string_view text, const std::string& format,
-                               const Conversion& conversion);
-
-// Returns why the recorder could run no step, if the text says that.
-std::string WhyNotRun(std::string_view text);
-
 // The binades that a recommended scale leaves below overflow.
 inline constexpr int kHeadroom = 2;
 
@@ -92,28 +83,24 @@ class SafeStepCounts {
   Counts safe_ = {}, with_room_ = {};
 };
 
-// Returns the formats of these names, each once.
-std::vector<NamedFormat> NamedFormats(std::span<const std::string> names);
-
+// What the steps of a source say of formats.
 class WindowFinder {
  public:
-  // Rounds as `conversion` says, to each format. `recipe` says which forward tensors count.
-  WindowFinder(std::span<const NamedFormat> formats, const Conversion& conversion,
-               const ReplayOptions& options, Recipe recipe = Recipe::kAutocast);
-
-  // Looks all over the run for tensors that hold nothing but rounding noise; before the first step.
-  void FindNoise(const StepSource& source) { noise_.Sample(source, options_); }
+  // Looks all over the run for tensors that hold nothing but rounding noise. The source must live
+  // as long. Throws Error for unknown names.
+  WindowFinder(const StepSource& source, AdviceRequest request, const ReplayOptions& options);
 
   // Takes effective step i; the steps come in order.
   void Take(size_t i, const Step& step);
 
-  // The window of the latest step, for the format at this place.
+  // The window of the latest step, for the format at this place among the distinct ones.
   const StepWindow& Latest(size_t format) const { return formats_[format].found.windows.back(); }
 
-  // Returns the windows of the formats in order, with what was looked at and no verdict; once,
-  // after the last step. First steps whose tensors were not looked at at the scale that came out in
-  // the end are gone through again.
-  Advice TakeWindows(const StepSource& source);
+  // Returns the verdict; once, after the last step. First steps whose tensors were not looked at at
+  // the scale that came out in the end are gone through again, and all for each plan of the
+  // recorder's, unless what to change is left out. Formats are ranked: one that needs no scale
+  // first, then those with a scale, by the steps at which it is not safe and what the tensors lose.
+  Advice Conclude(bool with_changes = true);
 
  private:
   struct OfFormat {
@@ -131,8 +118,12 @@ class WindowFinder {
   // Measures tensors at the scale that is safest by now, from a step on if it is another one.
   static void Aim(size_t step, OfFormat& of);
 
-  StepOptions options_;
-  Checked checked_;
+  void ReadShadows();
+  Advice TakeWindows();
+
+  const StepSource& source_;
+  AdviceRequest request_;
+  ReplayOptions options_;  // without observer
   NoiseFinder noise_;
   Advice found_;        // of the whole
   std::string shadow_;  // what the last step says that says anything

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sim/app/option_rows.h"
+#include "sim/base/caller.h"
 #include "sim/base/rows.h"
 
 namespace dlsim::sim {
@@ -28,8 +29,12 @@ template <class Options, class Argument>
 Command MakeCommand(int (*run)(Argument), std::string name, std::string description,
                     std::string footer) {
   const auto options = std::make_shared<Options>();
-  Command command = {std::move(name), std::move(description), std::move(footer),
-                     [options, run] { return run(*options); }};
+  Command command = {std::move(name), std::move(description), std::move(footer), [options, run] {
+                       if constexpr (requires { options->results.quiet; }) {
+                         CurrentCaller().quiet = options->results.quiet;
+                       }
+                       return run(*options);
+                     }};
   OptionRows rows(command.rows);
   options->Visit(rows);
   return command;

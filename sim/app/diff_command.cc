@@ -74,21 +74,15 @@ int RunDiff(const DiffOptions& options) {
   diff.threshold = ThresholdOf(options);
   ResultFiles files(options.results);
   if (files.csv) files.csv->Write(DiffCsvHeader());
-  {
-    Progress progress("diff", diff.aligned.pairs.size(),
-                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
-                      ProgressUnit::kCount);
-    CompareRuns(diff, [&](size_t pair, const ComparedStep& step) {
-      if (files.csv) files.csv->Write(DiffCsvRows(step));
-      progress.Update(pair + 1);
-    });
-  }
+  CompareRuns(diff, [&](const ComparedStep& step) {
+    if (files.csv) files.csv->Write(DiffCsvRows(step));
+  });
   if (diff.tensors.items().empty()) {
     const std::string place = Printable(diff.b.path);
     if (diff.unmatched.items().empty()) {
       throw InputError(place, NoTensorMatches(options.trace.tensors));
     }
-    const UnmatchedTensor& first = diff.unmatched.items().front().first;
+    const UnmatchedTensor& first = diff.unmatched.items().front();
     throw Error(ErrorKind::kIncomparable, place, "no tensor in common",
                 "those of " + Printable(diff.a.path),
                 Quoted(first.name) + " " + std::string(NameOf(first.why)));

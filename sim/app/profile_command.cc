@@ -295,14 +295,7 @@ int RunProfile(const ProfileCommandOptions& options) {
   step_options.mantissas = settings.mantissas;
   step_options.scaled = settings.scaled;
   step_options.device = device.get();
-  {
-    Progress progress("profile", BytesOfSteps(source, steps.size()),
-                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
-    ForEachStep(Writing(source, steps, writer), step_options, [&](size_t i, Step&) {
-      progress.Update(BytesOfSteps(source, i + 1));
-      return true;
-    });
-  }
+  ForEachStep(Writing(source, steps, writer), step_options, [](size_t, Step&) { return true; });
   if (options.results.quiet && !files.json) return 0;
   const ProfileReader profile = ProfileReader::Open(options.output);
   if (files.json) {

@@ -159,7 +159,7 @@ inline void Rows(const ReplayCommandOptions& of, RowSink& row) {
   row("clip_rule", of.request.clip_rule, "formula of the clipping coefficient", kLeftOutIfEmpty);
   row("clip_at", unless(clipping.domain, Clipping().domain), "`scaled`: clips before unscaling",
       kLeftOutIfEmpty);
-  row("grad_accum_steps", unless(of.replay.accumulate_steps, ReplayOptions().accumulate_steps),
+  row("grad_accum_steps", unless(of.accumulation.steps.value_or(1), int64_t{1}),
       "recorded steps that make one", kLeftOutIfEmpty);
   row("optimizers", optimizers, "pattern of the gradients of each optimizer", kLeftOutIfEmpty);
   row("state", of.request.states, "fields of the checkpoint from which it starts", kLeftOutIfEmpty);
@@ -270,19 +270,14 @@ std::vector<NamedScaledFormat> TakeScaled(ReplayCommandOptions& options) {
 
 // Steps once more through the source. A CSV file, of which nothing else makes rows, gets them.
 void StepScaled(const StepSource& source, std::span<const NamedScaledFormat> formats,
-                const ReplayCommandOptions& options, OutputFile* csv, Advice& advice) {
+                OutputFile* csv, Advice& advice) {
   if (formats.empty()) return;
   ScaledObserver observer;
   if (csv != nullptr) {
     csv->Write(ScaledCsvHeader());
     observer = [csv](const ObservedScaled& found) { csv->Write(ScaledCsvRows(found)); };
   }
-  Progress progress("replay, scaled formats", source.facts.file_bytes,
-                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
-  AddScaled(ReplayScaled(
-                source, formats,
-                [&](size_t steps) { progress.Update(BytesOfSteps(source, steps)); }, observer),
-            advice);
+  AddScaled(ReplayScaled(source, formats, observer), advice);
 }
 
 // Below the smallest normal value of the format asked for, else of fp16, a value is denormal: the
@@ -291,11 +286,7 @@ void Summarize(const ReplayCommandOptions& options, OutputFile& out) {
   const std::vector<std::string>& formats = options.request.formats;
   const Format format = ParseFormat(formats.size() == 1 ? formats.front() : "fp16").format;
   const TraceReader trace = OpenTrace(options.trace);
-  Progress progress("replay, summaries", trace.step_count(),
-                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
-                    ProgressUnit::kCount);
-  WriteSummaries(trace, options.trace.paths, static_cast<float>(MinNormal(format)), out,
-                 [&](size_t steps) { progress.Update(steps); });
+  WriteSummaries(trace, options.trace.paths, static_cast<float>(MinNormal(format)), out);
 }
 
 // Refuses an optimizer that took no gradient in the whole replay. Throws Error (exit code 2).
@@ -314,21 +305,21 @@ void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
   }
 }
 
-// Steps through the source and shows its progress; returns what its windows say.
+// Steps through the source; returns what its windows say.
 Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
                    std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
                    ResultFiles& files, std::vector<SimulationRun>& runs) {
   const std::vector<std::string> configs = ConfigsOfRuns(runs);
   if (files.csv) files.csv->Write(CsvHeader(configs));
-  Progress progress("replay", source.facts.file_bytes,
-                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
   options.replay.observer = [&](const ObservedStep& step) {
     if (files.csv) WriteCsvRows(step, configs, *files.csv);
-    progress.Update(BytesOfSteps(source, step.index + 1));
   };
-  WindowFinder windows(NamedFormats(configured.formats), options.request.conversion, options.replay,
-                       options.recipe.value_or(Recipe::kAutocast));
-  windows.FindNoise(source);
+  WindowFinder windows(source,
+                       {.formats = configured.formats,
+                        .conversion = options.request.conversion,
+                        .recipe = options.recipe.value_or(Recipe::kAutocast),
+                        .tensors = options.trace.options.tensors},
+                       options.replay);
   // Whether an output needs the figures of single tensors, and not only their summary.
   const bool wants_tensors = options.results.json || options.results.csv ||
                              options.report.details || options.by_layer ||
@@ -339,14 +330,7 @@ Advice StepThrough(const StepSource& source, ReplayCommandOptions& options,
   Simulate(source, options.replay, runs, heat_map_bins,
            [&](size_t i, const Step& step) { windows.Take(i, step); });
   CheckOptimizers(options.replay.optimizers, runs);
-  Advice advice = Advise(windows.TakeWindows(source), options.trace.options.tensors);
-  AdviceRequest request;
-  request.conversion = options.request.conversion;
-  request.recipe = advice.recipe;
-  request.tensors = advice.tensors;
-  advice.float32 = options.float32;
-  AddChanges(source, request, options.replay, advice);
-  return advice;
+  return windows.Conclude();
 }
 
 // After the verdict: a picture, what the user asked for, and with --details everything.
@@ -430,11 +414,12 @@ int RunReplay(ReplayCommandOptions options) {
   std::vector<NamedScaledFormat> all = scaled;
   std::ranges::copy(of_files, std::back_inserter(all));
   if (!options.recipe) options.recipe = configured.recipe;
-  AskedAccumulation asked = options.accumulation;
+  AskedAccumulation& asked = options.accumulation;
   if (!asked.steps) asked.steps = configured.accumulate_steps;
   RequireRunFigures(options.expectations, runs, all);
   GradientInput input =
       OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
+  asked.steps = input.accumulate_steps;
   KeepInFloat32(options.float32, input);
   if (!input.has_gradients && !only_scaled) {
     // What is counted of a forward pass alone: no policy has anything to do.
@@ -473,8 +458,7 @@ int RunReplay(ReplayCommandOptions options) {
     CurrentCaller().Say("note: " + unanswered.front().name +
                         " of the configuration is not judged: the profile does not hold it");
   }
-  StepScaled(input.source, scaled, options, only_scaled && files.csv ? &*files.csv : nullptr,
-             advice);
+  StepScaled(input.source, scaled, only_scaled && files.csv ? &*files.csv : nullptr, advice);
   AddPaths(runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {

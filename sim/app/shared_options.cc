@@ -129,11 +129,6 @@ void VisitComputation(OptionRows& option, DeviceChoice& choice, uint64_t* memory
   if (memory_bytes != nullptr) option.Memory(*memory_bytes);
 }
 
-uint64_t BytesOfSteps(const StepSource& source, size_t steps) {
-  const double share = static_cast<double>(steps) / static_cast<double>(source.step_count);
-  return static_cast<uint64_t>(share * static_cast<double>(source.facts.file_bytes));
-}
-
 std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes) {
   switch (choice.kind) {
     case DeviceChoice::Kind::kCpu:
@@ -249,8 +244,8 @@ bool IsProfile(const std::vector<std::string>& paths) {
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
                             const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
   replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
-  replay.accumulate_steps = asked.steps.value_or(1);
   GradientInput input;
+  input.accumulate_steps = asked.steps.value_or(1);
   if (auto given = CurrentCaller().GivenGradients(arguments.paths.front())) {
     input.source = std::move(*given);
     FindGradients(arguments, ForwardAlone::kRefused, input);
@@ -270,7 +265,7 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
   } else {
     input.trace =
         std::make_unique<TraceReader>(TraceReader::Open(arguments.paths, arguments.options));
-    input.source = WithoutLosses(TraceSteps(*input.trace, replay.accumulate_steps));
+    input.source = WithoutLosses(TraceSteps(*input.trace, input.accumulate_steps));
   }
   FindGradients(arguments, alone, input);
   if (input.trace != nullptr) {
@@ -283,7 +278,7 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
     const ProfileSettings& settings = input.profile->settings();
     if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
     replay.step.accumulation = settings.accumulation;
-    replay.accumulate_steps = settings.accumulate_steps;
+    input.accumulate_steps = settings.accumulate_steps;
   }
   return input;
 }

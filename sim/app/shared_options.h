@@ -73,10 +73,6 @@ inline constexpr const char* kAccumulateHelp =
 // How to compute: --device, --threads, and --memory where there is a bound to set.
 void VisitComputation(OptionRows& option, DeviceChoice& choice, uint64_t* memory_bytes = nullptr);
 
-// Returns about how many bytes of an input the first steps take, for its progress: each counts
-// alike, since files of one trace hardly differ in size.
-uint64_t BytesOfSteps(const StepSource& source, size_t steps);
-
 // Opens the device for an input of this size in bytes; null is the CPU. For kCuda throws Error
 // (exit code 3) if the device is not usable; kAuto then means the CPU.
 std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes);
@@ -102,6 +98,7 @@ struct GradientInput {
   std::vector<GradientInput> shards = {};
 
   StepSource source;
+  int64_t accumulate_steps = 1;           // recorded steps that make one of it
   std::unique_ptr<ComputeDevice> device;  // null = the CPU
   bool has_gradients = true;              // else a forward pass alone
 };

@@ -163,20 +163,11 @@ int RunSweep(SweepCommandOptions options) {
   if (!options.results.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source.facts;
   ResultFiles files(options.results);
-  std::vector<std::string> formats;
-  for (const NamedFormat& format : plan.formats) formats.push_back(format.name);
-  SweepRun run;
-  {
-    const uint64_t count = plan.runs.size();
-    Progress progress("sweep", count * input.source.step_count,
-                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
-                      ProgressUnit::kPolicySteps);
-    const SweepOptions sweep = {
-        options.replay, [&](size_t steps_done) { progress.Update(steps_done * count); },
-        options.trace.options.tensors,
-        options.sort == RankBy::kLoss ? SearchWindows::kYes : SearchWindows::kNo};
-    run = SweepWithVerdicts(input.source, std::move(plan.runs), sweep, formats);
+  SweepOptions sweep = {.replay = options.replay, .tensors = options.trace.options.tensors};
+  for (const NamedFormat& format : plan.formats) {
+    if (options.sort == RankBy::kLoss) sweep.formats.push_back(format.name);
   }
+  SweepRun run = Sweep(input.source, std::move(plan.runs), sweep);
   DropRefused(run.outcomes, plan);
   const SweepResult result = ResultOf(grid, plan, options.sort, std::move(run));
   if (files.json) {

@@ -34,7 +34,7 @@ struct TrainingConfig {
   std::vector<ConfigPolicy> policies;  // empty: the file does not say
   std::string scaled;                  // a format with scales of its own, of products in layers
   Clipping clipping;
-  std::optional<int64_t> accumulate_steps;  // as ReplayOptions has it
+  std::optional<int64_t> accumulate_steps;  // recorded steps that make one
   std::optional<FiniteTest> finite_test;
   std::vector<std::pair<std::string, std::string>> updates;  // formats by what is in them
   std::vector<std::string> notes;  // one line each: what the file does not say or surprises

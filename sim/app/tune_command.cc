@@ -106,20 +106,6 @@ TuneRequest MakeRequest(const TuneCommandOptions& options,
   return request;
 }
 
-// Calls pass(options) with the options of a replay that shows its progress, pass by pass.
-template <class Pass>
-auto WithProgress(const std::string& title, const StepSource& source,
-                  const TuneCommandOptions& options, const Pass& pass) {
-  std::optional<Progress> progress;
-  ReplayOptions replay = options.replay;
-  replay.observer = [&](const ObservedStep& step) {
-    const ProgressMode mode = options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
-    if (step.index == 0) progress.emplace(title, source.facts.file_bytes, mode);  // a pass begins
-    progress->Update(BytesOfSteps(source, step.index + 1));
-  };
-  return pass(replay);
-}
-
 int RunTune(TuneCommandOptions options) {
   const std::optional<TrainingConfig> config = ReadConfigOfUnclippedRuns(options.config);
   TuneRequest request = MakeRequest(options, config);
@@ -134,14 +120,8 @@ int RunTune(TuneCommandOptions options) {
   const SourceFacts& facts = input.source.facts;
   ResultFiles files(options.results);
   request.tensors = options.trace.options.tensors;
-  Advice advice = WithProgress(
-      "tune, windows", input.source, options,
-      [&](const ReplayOptions& replay) { return AdviseOn(input.source, request, replay); });
-  advice.float32 = options.float32;
-  advice.lines = AdviceLines(advice);
-  const TuneResult result = WithProgress(
-      "tune, replays", input.source, options,
-      [&](const ReplayOptions& replay) { return Tune(input.source, request, advice, replay); });
+  const Advice advice = AdviseOn(input.source, request, options.replay);
+  const TuneResult result = Tune(input.source, request, advice, options.replay);
   if (files.json) {
     WriteJson(RowsOf(result, RowsOf(facts, options.trace.paths), RowsOf(advice),
                      config ? RowsOf(*config) : TellRows()),

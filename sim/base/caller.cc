@@ -47,28 +47,11 @@ std::chrono::milliseconds Wait(const Caller& caller, int where_replaced) {
                                   : std::chrono::seconds(10);
 }
 
-std::string Describe(const std::string& label, uint64_t done, uint64_t total, ProgressUnit unit,
-                     double seconds) {
-  const double fraction =
-      total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
-  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  const double left = rate > 0 ? static_cast<double>(total - std::min(done, total)) / rate : 0;
-  std::string speed;
-  if (unit == ProgressUnit::kBytes) speed = fmt::format("{:.2f} GB/s  ", rate / 1e9);
-  if (unit == ProgressUnit::kPolicySteps) {
-    speed = fmt::format("{:.3g} million policy-steps/s  ", rate / 1e6);
-  }
-  return fmt::format("{} {:3.0f} %  {}{:.0f} s left", label, 100 * fraction, speed, left);
-}
-
 }  // namespace
 
-Progress::Progress(std::string label, uint64_t total, ProgressMode mode, ProgressUnit unit)
-    : label_(std::move(label)),
-      total_(total),
-      unit_(unit),
+Progress::Progress(uint64_t steps)
+    : steps_(steps),
       caller_(CurrentCaller()),
-      quiet_(mode == ProgressMode::kQuiet),
       start_(Clock::now()),
       next_(start_ + Wait(caller_, 500)) {}
 
@@ -79,10 +62,13 @@ Progress::~Progress() {
 void Progress::Update(uint64_t done) {
   caller_.CheckCanceled();
   const Clock::time_point now = Clock::now();
-  if (quiet_ || now < next_) return;
+  if (caller_.quiet || now < next_) return;
   next_ = now + Wait(caller_, 200);
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  caller_.ShowProgress(done, total_, Describe(label_, done, total_, unit_, seconds));
+  const double share = static_cast<double>(done) / static_cast<double>(steps_);
+  caller_.ShowProgress(done, steps_,
+                       fmt::format("{} {:3.0f} %  {:.0f} s left", caller_.command, 100 * share,
+                                   done == 0 ? 0 : seconds / share - seconds));
   drawn_ = true;
 }
 

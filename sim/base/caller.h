@@ -51,6 +51,7 @@ class Caller {
   int input = -1;                 // the descriptor that "-" reads, if any
   size_t columns = 0;             // that a report may have; 0: any number
   bool replaces_progress = true;  // progress replaces what was shown of it, and may come often
+  bool quiet = false;             // is told none
 };
 
 // Returns who called the engine on this thread. Without a CallerScope nobody listens, and nobody
@@ -69,32 +70,23 @@ class CallerScope {
   Caller* before_;
 };
 
-// Progress of long work, told to the caller: often where it replaces what was shown before, else
-// every ten seconds. Nothing for work that ends at once.
-
-enum class ProgressMode { kAuto, kQuiet };
-enum class ProgressUnit { kBytes, kCount, kPolicySteps };  // counts are shown without a rate
-
+// Progress of going through steps, told to the caller: often where it replaces what was shown
+// before, else every ten seconds. Nothing for work that ends at once.
 class Progress {
  public:
-  // `total` is the size of the work.
-  Progress(std::string label, uint64_t total, ProgressMode mode,
-           ProgressUnit unit = ProgressUnit::kBytes);
+  explicit Progress(uint64_t steps);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Tells how much is done, about once a step. Throws Canceled if the caller ends the work.
+  // Tells how many steps are done, at each. Throws Canceled if the caller ends the work.
   void Update(uint64_t done);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::string label_;
-  uint64_t total_;
-  ProgressUnit unit_;
+  uint64_t steps_;
   Caller& caller_;
-  bool quiet_;
   bool drawn_ = false;
   Clock::time_point start_, next_;
 };

@@ -15,6 +15,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/measure.h"
+#include "sim/base/caller.h"
 #include "sim/base/quantity.h"
 #include "sim/base/shared_rows.h"
 #include "sim/base/table.h"
@@ -298,7 +299,7 @@ AlignedSteps AlignSteps(std::span<const int64_t> a, std::span<const int64_t> b,
   while (i < a.size() || k < b.size()) {
     const bool both = i < a.size() && k < b.size();
     if (both && (by_index || a[i] == b[k])) {
-      aligned.pairs.push_back({i++, k++});
+      aligned.pairs.emplace_back(i++, k++);
     } else if (both ? a[i] < b[k] : i < a.size()) {
       aligned.only_a.push_back(a[i++]);
     } else {
@@ -333,7 +334,7 @@ void Diff::Add(const ComparedStep& compared) {
   }
   for (size_t t = 0; t < compared.unmatched.size(); ++t) {
     const UnmatchedTensor& tensor = compared.unmatched[t];
-    ++unmatched.Of(tensor.name, t, tensor, step.step_a).steps;
+    ++unmatched.Of(tensor.name, t, tensor.why, tensor.shape_a, tensor.shape_b, step.step_a).steps;
   }
 }
 
@@ -369,13 +370,13 @@ Diff OpenDiff(const std::string& a, const std::string& b, const TraceOptions& op
               RangeText(diff.b));
 }
 
-void CompareRuns(Diff& diff,
-                 const std::function<void(size_t pair, const ComparedStep& step)>& visit) {
+void CompareRuns(Diff& diff, const std::function<void(const ComparedStep& step)>& visit) {
   const ProfileReader* const profile = diff.a.profile ? diff.a.profile.get() : diff.b.profile.get();
   StepOptions options;
   if (profile != nullptr) options.accumulation = profile->settings().accumulation;
-  for (size_t pair = 0; pair < diff.aligned.pairs.size(); ++pair) {
-    const auto [i, k] = diff.aligned.pairs[pair];
+  Progress progress(diff.aligned.pairs.size());
+  for (const auto& [i, k] : diff.aligned.pairs) {
+    progress.Update(diff.steps.size());
     ComparedStep step;
     if (diff.has_values()) {
       // What was found in files that changed meanwhile belongs to no step.
@@ -390,7 +391,7 @@ void CompareRuns(Diff& diff,
                           diff.b.source.load(k, options)->tables());
     }
     diff.Add(step);
-    visit(pair, step);
+    visit(step);
   }
 }
 
@@ -452,14 +453,14 @@ inline void Rows(const TensorDiff& of, RowSink& row) {
   row("nonfinite_differences", of.nonfinite_differences, "over the steps");
 }
 
-inline void Rows(const UnmatchedDiff& of, RowSink& row) {
+inline void Rows(const UnmatchedTensor& of, RowSink& row) {
   row("name", of.name, "as recorded");
-  row("why", of.first.why, "`only in a`, `only in b` or `other shape`");
+  row("why", of.why, "`only in a`, `only in b` or `other shape`");
   row("first_step", of.first_step, "at which it could not be compared");
   row("steps", of.steps, "how many of these there are");
-  row("shape_a", of.first.why == Mismatch::kOnlyInB ? nullptr : &of.first.shape_a,
+  row("shape_a", of.why == Mismatch::kOnlyInB ? nullptr : &of.shape_a,
       "in a; null if it is not there");
-  row("shape_b", of.first.why == Mismatch::kOnlyInA ? nullptr : &of.first.shape_b,
+  row("shape_b", of.why == Mismatch::kOnlyInA ? nullptr : &of.shape_b,
       "in b; null if it is not there");
 }
 
@@ -627,8 +628,8 @@ std::string StepList(std::span<const int64_t> steps) {
 std::string UnmatchedNames(const Diff& diff, Mismatch why) {
   std::string names;
   size_t count = 0;
-  for (const UnmatchedDiff& tensor : diff.unmatched.items()) {
-    if (tensor.first.why != why || count++ >= kNamed) continue;
+  for (const UnmatchedTensor& tensor : diff.unmatched.items()) {
+    if (tensor.why != why || count++ >= kNamed) continue;
     names += (names.empty() ? "" : ", ") + Printable(tensor.name);
   }
   return count > kNamed ? names + fmt::format(" and {} more", count - kNamed) : names;

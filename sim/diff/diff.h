@@ -62,10 +62,13 @@ constexpr auto EnumNames(Mismatch) {
                                             {Mismatch::kShape, "other shape"}});
 }
 
+// One at a step, or the first of several steps.
 struct UnmatchedTensor {
   std::string name;
   Mismatch why = Mismatch::kOnlyInA;
   std::vector<uint64_t> shape_a, shape_b;  // empty where there is none
+  int64_t first_step = 0;
+  uint64_t steps = 0;
 };
 
 struct ComparedStep {
@@ -96,11 +99,8 @@ constexpr auto EnumNames(Alignment) {
 }
 
 struct AlignedSteps {
-  struct Pair {
-    size_t a = 0, b = 0;  // indices
-  };
-  std::vector<Pair> pairs;              // in order
-  std::vector<int64_t> only_a, only_b;  // numbers of the others
+  std::vector<std::pair<size_t, size_t>> pairs;  // indices in a and b, in order
+  std::vector<int64_t> only_a, only_b;           // numbers of the others
 };
 
 // Aligns ascending step numbers: equal numbers, or by place from the first step on.
@@ -151,21 +151,13 @@ struct TensorDiff {
   double difference() const { return *figures[kDifference].high; }
 };
 
-// A tensor that could not be compared at some steps.
-struct UnmatchedDiff {
-  std::string name;
-  UnmatchedTensor first = {};  // as it is at the first of them
-  int64_t first_step = 0;
-  uint64_t steps = 0;
-};
-
 struct Diff {
   DiffRun a, b;
   AlignedSteps aligned = {};
   double threshold = kDiffThreshold;
   std::vector<StepDiff> steps = {};
   NamedList<TensorDiff> tensors = {};  // as they come first
-  NamedList<UnmatchedDiff> unmatched = {};
+  NamedList<UnmatchedTensor> unmatched = {};
 
   // Whether values are compared; else tables, as one of the runs is a profile.
   bool has_values() const { return a.trace != nullptr && b.trace != nullptr; }
@@ -187,8 +179,7 @@ Diff OpenDiff(const std::string& a, const std::string& b, const TraceOptions& op
 
 // Compares the aligned steps, adds each to the result and passes it to `visit`. Throws Error for a
 // bad file.
-void CompareRuns(Diff& diff,
-                 const std::function<void(size_t pair, const ComparedStep& step)>& visit);
+void CompareRuns(Diff& diff, const std::function<void(const ComparedStep& step)>& visit);
 
 // The whole in figures; those of the tensors over all of them.
 struct DiffSummary {

@@ -386,8 +386,7 @@ void ReplayRuns::Run::Count(Shared& shared, ReplayStep& record) {
   record.activations = of.activations;
   record.harm = of.harm;
   record.activation_harm = of.activation_harm;
-  const bool kept = run_.tensor_records == TensorRecords::kKept ||
-                    run_.tensor_records == TensorRecords::kGradients;
+  const bool kept = run_.tensor_records == TensorRecords::kKept;
   for (size_t t = 0; kept && t < answer_->size(); ++t) CountTensor(shared, t, record);
   if (run_.tensor_records == TensorRecords::kHarm) CountLosses(shared, record);
   const auto set_norms = [&](size_t group, auto& into) {

@@ -96,10 +96,10 @@ void WriteCsvRows(const ObservedStep& step, std::span<const std::string> configs
 void AddReplayKeys(std::vector<KeyTable>& tables);
 
 // Writes the document dlsim.summaries/1, with an object for every tensor of every recording.
-// Denormal is 0 < magnitude < min_normal. `paths` are those of the trace. Calls on_step with the
-// number of steps that were read. Throws Error if reading fails.
+// Denormal is 0 < magnitude < min_normal. `paths` are those of the trace. Throws Error if reading
+// fails.
 void WriteSummaries(const TraceReader& trace, std::span<const std::string> paths, float min_normal,
-                    OutputFile& out, const std::function<void(size_t)>& on_step);
+                    OutputFile& out);
 
 void AddSummariesKeys(std::vector<KeyTable>& tables);
 

@@ -10,7 +10,6 @@
 #include "sim/base/quantity.h"
 #include "sim/policies/policy.h"
 #include "sim/replay/replay_runs.h"
-#include "sim/replay/step_sources.h"
 #include "src/base/check.h"
 
 namespace dlsim::sim {
@@ -18,17 +17,6 @@ namespace dlsim::sim {
 HeatMap::HeatMap(size_t steps, uint64_t max_bins)
     : steps_(steps), bin_count_(static_cast<size_t>(std::min<uint64_t>(steps, max_bins))) {
   DLSIM_CHECK(max_bins > 0);
-}
-
-// Nearly every step has the tensors of the one before, at the same positions.
-HeatMapRow& HeatMap::RowOf(const TensorInfo& tensor, size_t position) {
-  if (position < rows_.size() && rows_[position].name == tensor.name &&
-      rows_[position].role == tensor.role) {
-    return rows_[position];
-  }
-  const auto [found, added] = row_of_.try_emplace({tensor.name, tensor.role}, rows_.size());
-  if (added) rows_.push_back({tensor.name, tensor.role, std::vector<TensorStats>(bin_count_)});
-  return rows_[found->second];
 }
 
 void HeatMap::Add(size_t index, const ReplayStep& record, const Step& step,
@@ -41,7 +29,10 @@ void HeatMap::Add(size_t index, const ReplayStep& record, const Step& step,
   ++column.steps;
   column.skipped_steps += record.skipped;
   for (size_t t = 0; t < answers.size(); ++t) {
-    RowOf(step.gradients()[t], t).cells[bin].Merge(answers[t].total);
+    const TensorInfo& tensor = step.gradients()[t];
+    HeatMapRow& row = rows_.Of(tensor.name, t, tensor.role);
+    row.cells.resize(bin_count_);
+    row.cells[bin].Merge(answers[t].total);
   }
 }
 
@@ -74,23 +65,23 @@ std::vector<ReplayResult> Replay(const StepSource& source, std::vector<ReplayRun
   return replay.TakeResults();
 }
 
-std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
-                                 const ReplayOptions& options) {
-  return Replay(TraceSteps(trace, options.accumulate_steps), std::move(runs), options);
-}
-
-PathStep PathStepOf(const ReplayStep& step) {
-  return {step.step,
-          step.scale,
-          step.next_scale,
-          step.skipped,
-          step.finite,
-          step.lower_scale_helps,
-          step.gradients.energy_lost()};
+void PathSummary::Add(const PathStep& step, double energy_lost) {
+  if (steps++ == 0) min_scale = max_scale = step.scale;
+  min_scale = step.scale < min_scale ? step.scale : min_scale;
+  max_scale = step.scale > max_scale ? step.scale : max_scale;
+  final_scale = step.next_scale;
+  nonfinite_steps += !step.finite;
+  hopeless_steps += !step.lower_scale_helps;
+  skipped_steps += step.skipped;
+  skip_run = step.skipped ? skip_run + 1 : 0;
+  longest_skip_run = std::max(longest_skip_run, skip_run);
+  if (step.skipped) return;
+  if (!first_applied_step) first_applied_step = step.step;
+  worst_step_energy_lost = std::max(worst_step_energy_lost, energy_lost);
 }
 
 void ReplaySummary::Add(const ReplayStep& step) {
-  AddToPath(PathStepOf(step), *this);
+  PathSummary::Add(step, step.gradients.energy_lost());
   clipped_elements += step.clipped_elements.value_or(0);
   clippable_elements += step.clippable_elements;
   clipped_steps += step.clipped;

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// One `dlsim replay`: what was asked, and what came out; the writers and the report read it. How a
-// run's path becomes its summary, of a replay's records and of a sweep's answers, and the map of
-// what it lost, tensor by tensor, over bins of neighboring steps.
+// One `dlsim replay`: what was asked, and what came out; the writers and the report read it. The
+// map of what a run lost, tensor by tensor, over bins of neighboring steps.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
+#include "sim/base/named_list.h"
 
 namespace dlsim::sim {
 
@@ -29,7 +27,7 @@ struct StepBin {
 struct HeatMapRow {
   std::string name;
   Role role = Role::kGrad;
-  std::vector<TensorStats> cells;  // per bin, over its steps and micro-steps
+  std::vector<TensorStats> cells = {};  // per bin, over its steps and micro-steps
 };
 
 // The map of one run. Bins hold as many steps as their neighbors, or one more.
@@ -43,44 +41,13 @@ class HeatMap {
 
   // Bins that have steps: a run that stopped early has fewer.
   const std::vector<StepBin>& bins() const { return bins_; }
-  const std::vector<HeatMapRow>& rows() const { return rows_; }  // in order of first appearance
+  const std::vector<HeatMapRow>& rows() const { return rows_.items(); }
 
  private:
-  HeatMapRow& RowOf(const TensorInfo& tensor, size_t position);
-
   size_t steps_, bin_count_;
   std::vector<StepBin> bins_;
-  std::vector<HeatMapRow> rows_;
-  std::map<std::pair<std::string, Role>, size_t> row_of_;
+  NamedList<HeatMapRow> rows_;
 };
-
-// What a run's path consists of.
-struct PathStep {
-  int64_t step = 0;
-  double scale = 0, next_scale = 0;
-  bool skipped = false, finite = true, lower_scale_helps = true;
-  double energy_lost = 0;  // over parameter gradients
-};
-
-PathStep PathStepOf(const ReplayStep& step);
-
-inline void AddToPath(const PathStep& step, PathSummary& path) {
-  if (path.steps++ == 0) path.min_scale = path.max_scale = step.scale;
-  path.min_scale = step.scale < path.min_scale ? step.scale : path.min_scale;
-  path.max_scale = step.scale > path.max_scale ? step.scale : path.max_scale;
-  path.final_scale = step.next_scale;
-  path.nonfinite_steps += !step.finite;
-  path.hopeless_steps += !step.lower_scale_helps;
-  path.skipped_steps += step.skipped;
-  path.skip_run = step.skipped ? path.skip_run + 1 : 0;
-  path.longest_skip_run =
-      path.skip_run > path.longest_skip_run ? path.skip_run : path.longest_skip_run;
-  if (step.skipped) return;
-  if (!path.first_applied_step) path.first_applied_step = step.step;
-  if (step.energy_lost > path.worst_step_energy_lost) {
-    path.worst_step_energy_lost = step.energy_lost;
-  }
-}
 
 // One run of a simulation. A policy that refused its parameters has an event and no result.
 struct SimulationRun {

@@ -848,6 +848,7 @@ constexpr uint64_t kMostAhead = 64;
 
 void ForEachStep(const StepSource& source, const StepOptions& options,
                  const std::function<bool(size_t i, Step& step)>& take) {
+  Progress progress(source.step_count);
   size_t i = 0;
   uint64_t bytes = 0;
   // What the latest step was asked, which is what the next ones will mostly be asked.
@@ -855,7 +856,7 @@ void ForEachStep(const StepSource& source, const StepOptions& options,
   std::shared_ptr<const StepQuestions> asked = std::make_shared<StepQuestions>();
   const bool ahead = source.small_steps && options.device == nullptr;
   const auto take_one = [&](size_t k, std::unique_ptr<Step> step) {
-    CurrentCaller().CheckCanceled();
+    progress.Update(k);
     const bool goes_on = take(k, *step);
     bytes = std::max(bytes, step->Bytes());
     auto questions = std::make_shared<const StepQuestions>(step->Asked());

@@ -17,6 +17,7 @@
 #include "dlsim/codec.h"
 #include "dlsim/table.h"
 #include "dlsim/trace.h"
+#include "sim/base/caller.h"
 #include "sim/base/rows.h"
 #include "sim/base/shared_rows.h"
 #include "sim/replay/step_sources.h"
@@ -185,16 +186,17 @@ void SummariesRows(
 }  // namespace
 
 void WriteSummaries(const TraceReader& trace, std::span<const std::string> paths, float min_normal,
-                    OutputFile& out, const std::function<void(size_t)>& on_step) {
+                    OutputFile& out) {
   const std::vector<double> limits = BucketLimits();
   const MagnitudeBins bins(limits, min_normal);
   const auto each = [&](const std::function<void(const TensorSummary&)>& take) {
+    Progress progress(trace.step_count());
     for (size_t i = 0; i < trace.step_count(); ++i) {
+      progress.Update(i);
       const TraceStep step = trace.Load(i);
       for (const Recording& recording : step.recordings) {
         Summarize(step, recording, min_normal, limits, bins, take);
       }
-      on_step(i + 1);
     }
   };
   const SourceFacts facts = FactsOf(trace);

@@ -15,6 +15,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/scaled_codec.h"
+#include "sim/base/caller.h"
 #include "sim/base/named_list.h"
 #include "sim/base/quantity.h"
 #include "sim/base/shared_rows.h"
@@ -167,7 +168,6 @@ void RequireAnswers(const SourceFacts& facts, std::span<const NamedScaledFormat>
 
 std::vector<ScaledAdvice> ReplayScaled(const StepSource& source,
                                        std::span<const NamedScaledFormat> formats,
-                                       const std::function<void(size_t)>& done,
                                        const ScaledObserver& observer) {
   RequireAnswers(source.facts, formats);
   // Steps without values hold what is lost in formats whose scales follow from the step.
@@ -176,11 +176,12 @@ std::vector<ScaledAdvice> ReplayScaled(const StepSource& source,
   StepOptions options;
   options.scaled = held;
   std::vector<OfFormat> of_formats(formats.size());
+  Progress progress(source.step_count);
   for (size_t i = 0; i < source.step_count; ++i) {
+    progress.Update(i);
     std::unique_ptr<Step> step = source.describe(i);
     if (step->recorded() == nullptr) step = source.load(i, options);
     AddStep(*step, formats, observer, of_formats);
-    if (done) done(i + 1);
   }
   std::vector<ScaledAdvice> advice;
   for (size_t f = 0; f < formats.size(); ++f) {

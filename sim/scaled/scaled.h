@@ -56,10 +56,9 @@ bool Answers(const SourceFacts& facts, const ScaledFormat& format);
 // Throws Error (exit code 3) unless it answers for all.
 void RequireAnswers(const SourceFacts& facts, std::span<const NamedScaledFormat> formats);
 
-// Goes through all steps of a source; `done(steps)` is called after each. Throws as RequireAnswers.
+// Goes through all steps of a source. Throws as RequireAnswers.
 std::vector<ScaledAdvice> ReplayScaled(const StepSource& source,
                                        std::span<const NamedScaledFormat> formats,
-                                       const std::function<void(size_t)>& done,
                                        const ScaledObserver& observer = {});
 
 Verdict VerdictOn(const ScaledAdvice& format);

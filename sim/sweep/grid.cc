@@ -111,14 +111,20 @@ std::vector<size_t> TakenBy(const PolicyInfo& policy, const std::vector<SweepAxi
   return taken;
 }
 
-// Adds all combinations of what the point's policy takes; `places` as of PlacesOf.
-void AddCombinations(const SweepGrid& grid, std::span<const size_t> places, GridPoint point,
+// The value of an axis's key among those of a point, which are in the order of the keys.
+std::string& ValueOf(const SweepAxis& axis, std::span<const std::string> keys, GridPoint& point) {
+  return point.values[static_cast<size_t>(std::ranges::find(keys, axis.key) - keys.begin())];
+}
+
+// Adds all combinations of what the point's policy takes.
+void AddCombinations(const SweepGrid& grid, std::span<const std::string> keys, GridPoint point,
                      std::vector<GridPoint>& points) {
   const std::vector<size_t> taken = TakenBy(*point.policy, grid.axes);
   std::vector<size_t> at(taken.size());
   while (true) {
     for (size_t i = 0; i < taken.size(); ++i) {
-      point.values[places[taken[i]]] = grid.axes[taken[i]].values.texts[at[i]];
+      const SweepAxis& axis = grid.axes[taken[i]];
+      ValueOf(axis, keys, point) = axis.values.texts[at[i]];
     }
     points.push_back(point);
     size_t i = taken.size();  // the last axis changes first
@@ -147,17 +153,6 @@ void RequirePoints(const SweepPlan& plan) {
   if (plan.refused.empty()) throw UsageError("sweep", "no runs", "--random 1 or more");
   throw UsageError("policy " + plan.refused.front().policy,
                    "every run was refused: " + plan.refused.front().reason);
-}
-
-// The place of each axis's key among the distinct keys, which are added to `keys`.
-std::vector<size_t> PlacesOf(const std::vector<SweepAxis>& axes, std::vector<std::string>& keys) {
-  std::vector<size_t> places;
-  for (const SweepAxis& axis : axes) {
-    const auto found = std::ranges::find(keys, axis.key);
-    places.push_back(static_cast<size_t>(found - keys.begin()));
-    if (found == keys.end()) keys.push_back(axis.key);
-  }
-  return places;
 }
 
 }  // namespace
@@ -245,8 +240,7 @@ std::vector<GridPoint> PointsOf(const SweepGrid& grid) {
         "--vary", fmt::format("{:.15g} runs", count),
         fmt::format("at most {}; --limit N allows more, --random N takes a sample", grid.limit));
   }
-  std::vector<std::string> keys;
-  const std::vector<size_t> places = PlacesOf(grid.axes, keys);
+  const std::vector<std::string> keys = AxisKeys(grid);
   const std::vector<std::string> none(keys.size());
   std::vector<GridPoint> points;
   SweepRandom random(grid.seed);
@@ -255,13 +249,13 @@ std::vector<GridPoint> PointsOf(const SweepGrid& grid) {
         GridPoint{DrawBelow(grid.formats.size(), random), DrawBelow(grid.roundings.size(), random),
                   policies[DrawBelow(policies.size(), random)], none});
     for (const size_t a : TakenBy(*point.policy, grid.axes)) {
-      point.values[places[a]] = DrawValue(grid.axes[a].values, random);
+      ValueOf(grid.axes[a], keys, point) = DrawValue(grid.axes[a].values, random);
     }
   }
   for (size_t format = 0; !grid.random && format < grid.formats.size(); ++format) {
     for (size_t rounding = 0; rounding < grid.roundings.size(); ++rounding) {
       for (const PolicyInfo* policy : policies) {
-        AddCombinations(grid, places, {format, rounding, policy, none}, points);
+        AddCombinations(grid, keys, {format, rounding, policy, none}, points);
       }
     }
   }
@@ -308,7 +302,9 @@ SweepGrid ParseGrid(const std::string& json) {
 
 std::vector<std::string> AxisKeys(const SweepGrid& grid) {
   std::vector<std::string> keys;
-  PlacesOf(grid.axes, keys);
+  for (const SweepAxis& axis : grid.axes) {
+    if (std::ranges::count(keys, axis.key) == 0) keys.push_back(axis.key);
+  }
   return keys;
 }
 

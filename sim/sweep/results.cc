@@ -249,7 +249,7 @@ std::string FrontTable(const SweepResult& result, const TieMerger& merger) {
   };
   std::map<decltype(pair_of(0)), std::vector<size_t>> tied;
   for (const size_t run : result.pareto) tied[pair_of(run)];
-  for (const size_t run : Rank(result.run.outcomes, result.prefers, RankBy::kSkipped)) {
+  for (const size_t run : Rank(result.run.outcomes, result.wide, RankBy::kSkipped)) {
     const auto found = tied.find(pair_of(run));
     if (found != tied.end()) found->second.push_back(run);
   }
@@ -358,7 +358,7 @@ inline void Rows(const SweepRecord& of, RowSink& row) {
 
 }  // namespace
 
-std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, std::span<const Prefers> prefers,
+std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, const std::vector<bool>& wide,
                          RankBy by) {
   std::vector<size_t> order(outcomes.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -366,15 +366,15 @@ std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, std::span<const
     const SweepOutcome& o = outcomes[i];
     const double scale = std::isnan(o.min_scale) ? 0 : o.min_scale;
     return std::tuple(TieKey(o, by), -static_cast<double>(o.steps_with_headroom),
-                      o.mean_energy_lost, prefers[i] == Prefers::kHighScale ? -scale : scale, i);
+                      o.mean_energy_lost, wide[i] ? scale : -scale, i);
   };
   std::ranges::sort(order, [&](size_t a, size_t b) { return key(a) < key(b); });
   return order;
 }
 
 std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes,
-                                std::span<const Prefers> prefers) {
-  std::vector<size_t> order = Rank(outcomes, prefers, RankBy::kSkipped);
+                                const std::vector<bool>& wide) {
+  std::vector<size_t> order = Rank(outcomes, wide, RankBy::kSkipped);
   const auto ended = [&](size_t i) { return outcomes[i].fatal.has_value(); };
   if (!std::ranges::all_of(order, ended)) std::erase_if(order, ended);
   const auto lost = [&](size_t i) {
@@ -394,11 +394,10 @@ std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes,
 SweepResult ResultOf(const SweepGrid& grid, const SweepPlan& plan, RankBy sort, SweepRun run) {
   SweepResult result = {.grid = grid, .plan = plan, .sort = sort, .run = std::move(run)};
   for (const GridPoint& point : plan.points) {
-    const bool wide = HasRangeOfFloat32(plan.formats[point.format].format);
-    result.prefers.push_back(wide ? Prefers::kLowScale : Prefers::kHighScale);
+    result.wide.push_back(HasRangeOfFloat32(plan.formats[point.format].format));
   }
-  result.order = Rank(result.run.outcomes, result.prefers, sort);
-  result.pareto = ParetoFront(result.run.outcomes, result.prefers);
+  result.order = Rank(result.run.outcomes, result.wide, sort);
+  result.pareto = ParetoFront(result.run.outcomes, result.wide);
   return result;
 }
 

@@ -137,30 +137,28 @@ constexpr auto EnumNames(RankBy) {
                                           {RankBy::kFinalScale, "final-scale"}});
 }
 
-// Which scales are preferred where nothing else ranks runs: the high ones in a format with fewer
-// exponents than float32 (docs/tune.md has why), else the low ones.
-enum class Prefers : uint8_t { kHighScale, kLowScale };
-
 // Returns the indices of the runs, best first. Runs that the original would have ended come last,
-// the later their end the better. `prefers`: of each run.
-std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, std::span<const Prefers> prefers,
+// the later their end the better. Where nothing else ranks runs, high scales are preferred
+// (docs/tune.md has why), but low ones for those that are `wide`: in a format with float32's range
+// of exponents.
+std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, const std::vector<bool>& wide,
                          RankBy by);
 
 // Returns the indices of the runs than which no other has both fewer skipped steps and a smaller
 // gradient lost (without it mean energy lost), the fewest skipped first; one run for each pair of
 // these, and none that the original would have ended unless it ends them all.
 std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes,
-                                std::span<const Prefers> prefers);
+                                const std::vector<bool>& wide);
 
 // What a sweep was and what came out.
 struct SweepResult {
   const SweepGrid& grid;
   const SweepPlan& plan;
   RankBy sort;
-  SweepRun run;                       // outcomes of plan.points
-  std::vector<Prefers> prefers = {};  // of plan.points
-  std::vector<size_t> order = {};     // see Rank
-  std::vector<size_t> pareto = {};    // see ParetoFront
+  SweepRun run;                     // outcomes of plan.points
+  std::vector<bool> wide = {};      // of plan.points; see Rank
+  std::vector<size_t> order = {};   // see Rank
+  std::vector<size_t> pareto = {};  // see ParetoFront
 };
 
 // Ranks the outcomes.

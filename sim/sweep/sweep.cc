@@ -18,7 +18,6 @@
 #include "sim/advice/windows.h"
 #include "sim/replay/finite_test.h"
 #include "sim/replay/replay_runs.h"
-#include "sim/replay/simulation.h"
 #include "sim/replay/step_sources.h"
 #include "src/base/parallel.h"
 
@@ -65,9 +64,10 @@ class OutcomeSum {
  public:
   // `window` of the step; null if windows are not searched.
   void Add(const PathStep& step, const TensorStats& gradients, const StepWindow* window) {
-    AddToPath(step, outcome_);
+    const double energy_lost = gradients.energy_lost();
+    outcome_.Add(step, energy_lost);
     outcome_.gradients.Merge(gradients);
-    if (!step.skipped) energy_lost_ += step.energy_lost;
+    if (!step.skipped) energy_lost_ += energy_lost;
     if (window == nullptr) return;
     const bool lost = step.skipped || !step.finite;
     loss_ = loss_.value_or(0) + (lost ? 1 : window->LossAt(step.scale));
@@ -101,9 +101,9 @@ class OutcomeSum {
 
 // Formats whose windows are searched together.
 struct WindowGroup {
-  Conversion conversion;  // but for the format
-  std::vector<NamedFormat> formats;
-  std::optional<WindowFinder> finder;
+  Conversion conversion;     // but for the format
+  std::set<size_t> formats;  // among those of the options
+  std::optional<WindowFinder> finder = {};
 };
 
 struct SweptRun {
@@ -111,7 +111,7 @@ struct SweptRun {
   size_t kind = 0;  // among RunKinds
   // Instead, if it asks more of a step than its kind tells.
   std::unique_ptr<ReplayRuns> replay = {};
-  size_t window_group = 0, format = 0;  // where its windows are found
+  size_t windows = 0, format = 0;  // the group and the format whose windows are its own
   OutcomeSum sum = {};
   SharedOutcome* shared = nullptr;  // of the coming step
 };
@@ -129,12 +129,14 @@ class SweepLoop {
     replay_.observer = {};
     for (ReplayRun& run : runs) Add(std::move(run));
     for (WindowGroup& group : windows_) {
-      group.finder.emplace(group.formats, group.conversion, replay_, Recipe::kAutocast);
-      group.finder->FindNoise(source);
+      AdviceRequest request = {.formats = {}, .conversion = group.conversion};
+      request.tensors = options.tensors;
+      for (const size_t format : group.formats) request.formats.push_back(options.formats[format]);
+      group.finder.emplace(source, request, replay_);
     }
   }
 
-  std::vector<SweepOutcome> Run() {
+  SweepRun Run() {
     // The verdict is on all steps, also where the original would have ended every run.
     const auto going = [&] {
       return std::ranges::any_of(runs_, [&](const SweptRun& run) {
@@ -147,29 +149,18 @@ class SweepLoop {
       for (SweptRun& run : runs_) {
         if (!run.sum.ended()) Advance(i, step, run);
       }
-      if (options_.progress) options_.progress(i + 1);
       return going();
     };
     if (going()) ForEachStep(source_, replay_.step, take);
-    std::vector<SweepOutcome> outcomes;
-    for (SweptRun& run : runs_) outcomes.push_back(run.sum.Take(source_.step_count));
-    return outcomes;
-  }
-
-  std::vector<SweepAdvice> Verdicts(std::span<const std::string> order) {
-    std::vector<SweepAdvice> verdicts;
+    SweepRun swept;
+    const bool all_refused =
+        std::ranges::all_of(runs_, [](const SweptRun& run) { return run.sum.refused(); });
+    for (SweptRun& run : runs_) swept.outcomes.push_back(run.sum.Take(source_.step_count));
     for (WindowGroup& group : windows_) {
-      Advice found = group.finder->TakeWindows(source_);
-      std::ranges::stable_sort(found.formats, {}, [&](const FormatAdvice& format) {
-        return std::ranges::find(order, format.format) - order.begin();
-      });
-      AdviceRequest request;
-      request.conversion.rounding = group.conversion.rounding;
-      request.tensors = options_.tensors;
-      verdicts.push_back({group.conversion.rounding, Advise(std::move(found), options_.tensors)});
-      AddChanges(source_, request, replay_, verdicts.back().advice);
+      if (all_refused) break;
+      swept.verdicts.push_back({group.conversion.rounding, group.finder->Conclude()});
     }
-    return verdicts;
+    return swept;
   }
 
  private:
@@ -184,7 +175,7 @@ class SweepLoop {
                                    "does not hold: ") +
                        WhyNot(*outside));
     } else {
-      if (options_.windows == SearchWindows::kYes) FindWindowsOf(run, swept);
+      if (!options_.formats.empty()) FindWindowsOf(run, swept);
       if (IsTold(run, replay_)) {
         swept.kind = KindOf({QuestionOf(run, 1.0f), run.rules.finite_test});
       } else {
@@ -206,14 +197,12 @@ class SweepLoop {
   void FindWindowsOf(const ReplayRun& run, SweptRun& swept) {
     Conversion conversion = run.conversion;
     conversion.format = {};
-    auto group = std::ranges::find(windows_, conversion, &WindowGroup::conversion);
-    if (group == windows_.end()) group = windows_.insert(group, {conversion, {}, {}});
-    swept.window_group = static_cast<size_t>(group - windows_.begin());
-    const auto found = std::ranges::find(group->formats, run.format, &NamedFormat::name);
-    swept.format = static_cast<size_t>(found - group->formats.begin());
-    if (found == group->formats.end()) {
-      group->formats.push_back({run.format, run.conversion.format});
-    }
+    const auto group = std::ranges::find(windows_, conversion, &WindowGroup::conversion);
+    swept.windows = static_cast<size_t>(group - windows_.begin());
+    if (group == windows_.end()) windows_.push_back({conversion, {}});
+    const auto format = std::ranges::find(options_.formats, run.format);
+    swept.format = static_cast<size_t>(format - options_.formats.begin());
+    windows_[swept.windows].formats.insert(swept.format);
   }
 
   // Finds what the coming step says at each scale that runs of a kind have.
@@ -258,21 +247,25 @@ class SweepLoop {
   }
 
   void Advance(size_t i, Step& step, SweptRun& run) {
-    const StepWindow* const window =
-        windows_.empty() ? nullptr : &windows_[run.window_group].finder->Latest(run.format);
+    const StepWindow* window = nullptr;
+    if (!windows_.empty()) {
+      const WindowGroup& group = windows_[run.windows];
+      const auto before = std::distance(group.formats.begin(), group.formats.find(run.format));
+      window = &group.finder->Latest(static_cast<size_t>(before));
+    }
     if (run.replay) {
       run.replay->Take(i, step);
       if (const auto& why = run.replay->result(0).unanswered) return run.sum.Refuse(*why);
       if (run.replay->AllStopped()) run.sum.End(run.replay->result(0).events.back());
       const ReplayStep record = run.replay->TakeStep(0);
-      return run.sum.Add(PathStepOf(record), record.gradients, window);
+      return run.sum.Add(record, record.gradients, window);
     }
     const SharedOutcome& shared = *run.shared;
     if (!shared.refused.empty()) return run.sum.Refuse(shared.refused);
     const double scale = run.scaler.scale();
     ScalerDecision decision = run.scaler.Next(shared.input);
-    run.sum.Add({step.number(), scale, run.scaler.scale(), decision.skip, !shared.input.overflow,
-                 shared.lower_scale_helps, shared.gradients.energy_lost()},
+    run.sum.Add({step.number(), scale, run.scaler.scale(), !shared.input.overflow, decision.skip,
+                 shared.lower_scale_helps},
                 shared.gradients, window);
     if (!decision.event || !decision.event->fatal || replay_.on_fatal == OnFatal::kContinue) return;
     decision.event->step = step.number();
@@ -290,29 +283,8 @@ class SweepLoop {
 
 }  // namespace
 
-SweepRun SweepWithVerdicts(const StepSource& source, std::vector<ReplayRun> runs,
-                           const SweepOptions& options, std::span<const std::string> formats) {
-  SweepLoop loop(source, std::move(runs), options);
-  SweepRun run = {loop.Run(), {}};
-  const auto refused = [](const SweepOutcome& outcome) { return !outcome.refused.empty(); };
-  if (!std::ranges::all_of(run.outcomes, refused)) run.verdicts = loop.Verdicts(formats);
-  return run;
-}
-
-std::vector<SweepOutcome> Sweep(const StepSource& source, std::vector<ReplayRun> runs,
-                                const SweepOptions& options) {
+SweepRun Sweep(const StepSource& source, std::vector<ReplayRun> runs, const SweepOptions& options) {
   return SweepLoop(source, std::move(runs), options).Run();
-}
-
-std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
-                                const SweepOptions& options) {
-  return Sweep(WithoutLosses(TraceSteps(trace, options.replay.accumulate_steps)), std::move(runs),
-               options);
-}
-
-std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
-                                const SweepOptions& options) {
-  return Sweep(WithoutLosses(ProfileSteps(profile, options.tensors)), std::move(runs), options);
 }
 
 }  // namespace dlsim::sim

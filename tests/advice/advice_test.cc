@@ -20,13 +20,8 @@
 namespace dlsim::sim {
 namespace {
 
-Advice WindowsOf(const StepSource& source, const std::vector<std::string>& formats) {
-  WindowFinder windows(NamedFormats(formats), {}, {});
-  ForEachStep(source, {}, [&](size_t i, const Step& step) {
-    windows.Take(i, step);
-    return true;
-  });
-  return windows.TakeWindows(source);
+Advice AdviceOf(const StepSource& source, const std::vector<std::string>& formats) {
+  return AdviseOn(source, {.formats = formats});
 }
 
 // The lowest and the highest exponent of a step's window, by converting at each.
@@ -68,8 +63,8 @@ INSTANTIATE_TEST_SUITE_P(Traces, WindowsOfTraces,
 TEST_P(WindowsOfTraces, AreThoseOfAllScalesOneByOne) {
   const std::vector<std::string> paths = {kTraces + GetParam()};
   const TraceReader trace = TraceReader::Open(paths, {});
-  const StepSource source = TraceSteps(trace, 1);
-  const Advice found = WindowsOf(source, {"fp16", "bf16", "cb16", "fp8-e4m3"});
+  const StepSource source = TraceSteps(trace);
+  const Advice found = AdviceOf(source, {"fp16", "bf16", "cb16", "fp8-e4m3"});
   for (size_t i = 0; i < source.step_count; i += 5) {
     const std::unique_ptr<Step> step = source.load(i, {});
     for (const FormatAdvice& windows : found.formats) {
@@ -85,10 +80,10 @@ TEST_P(WindowsOfTraces, AreThoseOfAllScalesOneByOne) {
 TEST_P(WindowsOfTraces, OfAProfileAreTheSame) {
   const std::vector<std::string> paths = {kTraces + GetParam()};
   const TraceReader trace = TraceReader::Open(paths, {});
-  const StepSource steps = TraceSteps(trace, 1);
+  const StepSource steps = TraceSteps(trace);
   const std::vector<std::string> formats = {"fp16", "bf16", "cb16"};
-  const std::vector<FormatAdvice> wanted = WindowsOf(steps, formats).formats;
-  const std::vector<FormatAdvice> got = WindowsOf(TablesOf(steps), formats).formats;
+  const std::vector<FormatAdvice> wanted = AdviceOf(steps, formats).formats;
+  const std::vector<FormatAdvice> got = AdviceOf(TablesOf(steps), formats).formats;
   for (size_t f = 0; f < formats.size(); ++f) {
     EXPECT_EQ(got[f].safest.value().exponent, wanted[f].safest.value().exponent);
     for (size_t i = 0; i < wanted[f].windows.size(); ++i) {
@@ -124,7 +119,7 @@ class AdviceTest : public SmallReplayTest {
   }
   Advice AdviceOn(const std::vector<std::string>& formats) {
     const TraceReader trace = Open();
-    return Advise(WindowsOf(TraceSteps(trace, 1), formats));
+    return AdviceOf(TraceSteps(trace), formats);
   }
 };
 
@@ -137,13 +132,13 @@ TEST_F(AdviceTest, NeedsNoScaleWhereAllFits) {
   EXPECT_EQ(advice.best, 0u);  // the finer rounding
   EXPECT_FALSE(advice.parameters_only);
   EXPECT_EQ(advice.looked_at, (std::vector{Role::kGrad, Role::kActGrad}));
-  ASSERT_EQ(advice.lines.size(), 3u);
+  ASSERT_EQ(AdviceLines(advice).size(), 3u);
   EXPECT_EQ(
-      advice.lines[0],
+      AdviceLines(advice)[0],
       "fp16  trains as far as gradients show. Safe loss scales: 2^-15 to 2^15 (all 4 steps).");
-  EXPECT_EQ(advice.lines[1],
+  EXPECT_EQ(AdviceLines(advice)[1],
             "bf16  trains as far as gradients show, without loss scaling (all 4 steps).");
-  EXPECT_EQ(advice.lines[2],
+  EXPECT_EQ(AdviceLines(advice)[2],
             "Based on gradients only: the forward pass was not recorded, and most fp16 failures "
             "happen there.");
 }
@@ -153,15 +148,17 @@ TEST_F(AdviceTest, SaysWhatWasLookedAt) {
     WriteStep(step, {FloatTensor("a.weight.grad", {step == 2 ? INFINITY : 1.0f, 0.5f})});
   }
   const TraceReader trace = Open();
-  const Advice windows = WindowsOf(TraceSteps(trace, 1), {"fp16"});
-  const Advice all = Advise(windows), chosen = Advise(windows, "*.weight.grad");
+  const StepSource steps = TraceSteps(trace);
+  const Advice all = AdviceOf(steps, {"fp16"});
+  const Advice chosen = AdviseOn(steps, {.formats = {"fp16"}, .tensors = "*.weight.grad"});
   EXPECT_EQ(all.looked_at, std::vector{Role::kGrad});
-  EXPECT_EQ(all.lines[0].find("as is"), std::string::npos);
-  EXPECT_NE(all.lines[1].find("Gradients of activations were not recorded either"),
+  EXPECT_EQ(AdviceLines(all)[0].find("as is"), std::string::npos);
+  EXPECT_NE(AdviceLines(all)[1].find("Gradients of activations were not recorded either"),
             std::string::npos)
-      << all.lines[1];
-  EXPECT_NE(all.lines[1].find("1 step is not finite as recorded"), std::string::npos);
-  EXPECT_NE(chosen.lines[1].find("left out by --tensors"), std::string::npos) << chosen.lines[1];
+      << AdviceLines(all)[1];
+  EXPECT_NE(AdviceLines(all)[1].find("1 step is not finite as recorded"), std::string::npos);
+  EXPECT_NE(AdviceLines(chosen)[1].find("left out by --tensors"), std::string::npos)
+      << AdviceLines(chosen)[1];
 }
 
 TEST_F(AdviceTest, ZerosSayNothingOfAFormat) {
@@ -169,12 +166,13 @@ TEST_F(AdviceTest, ZerosSayNothingOfAFormat) {
     WriteStep(step, {FloatTensor("a.weight.grad", {step == 1 ? 1.0f : 0.0f, 0.0f})});
   }
   const TraceReader trace = Open();
-  const Advice few = Advise(WindowsOf(TraceSteps(trace, 1), {"fp16"}));
+  const Advice few = AdviceOf(TraceSteps(trace), {"fp16"});
   EXPECT_EQ(few.formats[0].verdict, Verdict::kOverflows);
-  EXPECT_EQ(few.lines[0],
+  EXPECT_EQ(AdviceLines(few)[0],
             "fp16  cannot be judged: only 1 of 4 steps has gradients that are finite and not all "
             "zero.");
-  EXPECT_NE(few.lines[1].find("3 steps hold nothing but zeros"), std::string::npos) << few.lines[1];
+  EXPECT_NE(AdviceLines(few)[1].find("3 steps hold nothing but zeros"), std::string::npos)
+      << AdviceLines(few)[1];
 }
 
 // What underflowed in the recorded run on its way to the parameters is not there to be judged.
@@ -184,12 +182,13 @@ TEST_F(AdviceTest, ZeroGradientsOfAllParametersSayNothingOfAFormat) {
                      FloatTensor("a.act_grad", {1.0f, 0.5f})});
   }
   const TraceReader trace = Open();
-  const Advice few = Advise(WindowsOf(TraceSteps(trace, 1), {"fp16"}));
-  EXPECT_EQ(few.lines[0],
+  const Advice few = AdviceOf(TraceSteps(trace), {"fp16"});
+  EXPECT_EQ(AdviceLines(few)[0],
             "fp16  cannot be judged: only 1 of 4 steps has gradients of parameters that are finite "
             "and not all zero.");
-  EXPECT_NE(few.lines[1].find("3 steps leave all gradients of parameters zero"), std::string::npos)
-      << few.lines[1];
+  EXPECT_NE(AdviceLines(few)[1].find("3 steps leave all gradients of parameters zero"),
+            std::string::npos)
+      << AdviceLines(few)[1];
 }
 
 // The gradient of a bias before a normalization: at one step it lies just above the limit.
@@ -249,7 +248,7 @@ TEST_F(AdviceTest, ASpikeThatJustFitsSetsNoScaleEither) {
 TEST_F(AdviceTest, DirectedRoundingOverflowsOnEitherSide) {
   WriteStep(0, {FloatTensor("a.weight.grad", {65519.0f, 1.0f})});
   const TraceReader trace = Open();
-  const StepSource source = TraceSteps(trace, 1);
+  const StepSource source = TraceSteps(trace);
   for (const auto& [rounding, high] : {std::pair{Rounding::kNearestEven, 0},
                                        {Rounding::kTowardPositive, -1},
                                        {Rounding::kTowardNegative, -1}}) {
@@ -265,7 +264,7 @@ TEST_F(AdviceTest, DirectedRoundingOverflowsOnEitherSide) {
 TEST_F(AdviceTest, AWindowEndsWhereGradientsAreClamped) {
   WriteStep(0, {FloatTensor("a.weight.grad", {65520.0f, 1.0f})});
   const TraceReader trace = Open();
-  const StepSource source = TraceSteps(trace, 1);
+  const StepSource source = TraceSteps(trace);
   for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
     Conversion conversion;
     conversion.rounding = Rounding::kTowardZero;
@@ -338,7 +337,8 @@ TEST_F(AdviceTest, SaysThatActivationsAreMissing) {
   WriteStep(0, {FloatTensor("a.weight.grad", {1.0f})});
   const Advice advice = AdviceOn({"fp16"});
   EXPECT_TRUE(advice.parameters_only);
-  EXPECT_NE(advice.lines[1].find("were not recorded"), std::string::npos) << advice.lines[1];
+  EXPECT_NE(AdviceLines(advice)[1].find("were not recorded"), std::string::npos)
+      << AdviceLines(advice)[1];
 }
 
 // What tensors lose is measured at the scale that comes out in the end, also in the first steps.
@@ -351,7 +351,7 @@ TEST_F(AdviceTest, LooksAtAllStepsAtTheFinalScale) {
                      FloatTensor("c.act_grad", std::vector<float>(64, 1.0f))});
   }
   const TraceReader trace = Open();
-  const Advice windows = WindowsOf(TraceSteps(trace, 1), {"fp16"});
+  const Advice windows = AdviceOf(TraceSteps(trace), {"fp16"});
   for (const TensorHarm& tensor : windows.formats.front().tensors) {
     EXPECT_EQ(tensor.harm.steps, 6u) << tensor.tensor->name;
   }
@@ -366,15 +366,8 @@ TEST_F(AdviceTest, TensorsComeInTheOrderOfTheSteps) {
     WriteStep(step, tensors);
   }
   const TraceReader trace = Open();
-  const StepSource source = TraceSteps(trace, 1);
-  WindowFinder windows(NamedFormats(std::vector<std::string>{"fp16"}), {}, {});
-  windows.FindNoise(source);
-  ForEachStep(source, {}, [&](size_t i, const Step& step) {
-    windows.Take(i, step);
-    return true;
-  });
   std::vector<std::string> names;
-  const Advice advice = windows.TakeWindows(source);
+  const Advice advice = AdviceOf(TraceSteps(trace), {"fp16"});
   for (const TensorHarm& tensor : advice.formats[0].tensors) names.push_back(tensor.tensor->name);
   EXPECT_EQ(names, (std::vector<std::string>{"a.weight.grad", "early.grad", "last.grad"}));
 }

@@ -43,12 +43,15 @@ class ForwardVerdictTest : public SmallReplayTest {
         1, {FloatTensor("block.0.wi.act", {900, 2}), FloatTensor("block.0.wo.act", {70000, 1, 0})});
     for (int step = 2; step < 5; ++step) WriteBlock(step, {});
   }
-  Advice AdviseOnTrace(const AdviceRequest& request = {}) { return AdviseOn(Open(), request); }
+  Advice AdviseOnTrace(const AdviceRequest& request = {}) {
+    const TraceReader trace = Open();
+    return AdviseOn(WithoutLosses(TraceSteps(trace)), request);
+  }
 };
 
 std::string TextOf(const Advice& advice) {
   std::string text;
-  for (const std::string& line : advice.lines) text += line + "\n";
+  for (const std::string& line : AdviceLines(advice)) text += line + "\n";
   return text;
 }
 
@@ -111,7 +114,7 @@ TEST_F(ForwardVerdictTest, AProfileSaysTheSame) {
   const TraceReader trace = Open();
   const StepSource steps = TraceSteps(trace, 1);
   const Advice of_trace = AdviseOn(steps), of_profile = AdviseOn(TablesOf(steps));
-  EXPECT_EQ(of_profile.lines, of_trace.lines);
+  EXPECT_EQ(AdviceLines(of_profile), AdviceLines(of_trace));
   EXPECT_EQ(ParsedAdvice(of_profile)["formats"][0]["forward"],
             ParsedAdvice(of_trace)["formats"][0]["forward"]);
 }
@@ -122,13 +125,14 @@ TEST_F(ForwardVerdictTest, AutocastKeepsSomeInFloat32) {
     WriteBlock(step, {FloatTensor("norm.act", {1e6f}), FloatTensor("fc.act", {40})}, metadata);
   }
   const Advice autocast = AdviseOnTrace({.formats = {"fp16"}});
-  EXPECT_EQ(autocast.lines[0].find("fp16  trains. Safe loss scales"), 0u) << autocast.lines[0];
-  EXPECT_EQ(autocast.lines[1],
+  EXPECT_EQ(AdviceLines(autocast)[0].find("fp16  trains. Safe loss scales"), 0u)
+      << AdviceLines(autocast)[0];
+  EXPECT_EQ(AdviceLines(autocast)[1],
             "Based on gradients of parameters and activations and on the forward pass of 2 of 2 "
             "steps. 1 forward tensor that autocast keeps in float32 does not count.");
   EXPECT_EQ(autocast.formats[0].forward.absmax, 40);
   const Advice half = AdviseOnTrace({.formats = {"fp16"}, .recipe = Recipe::kHalf});
-  EXPECT_EQ(half.lines[0],
+  EXPECT_EQ(AdviceLines(half)[0],
             "fp16  fails in forward: norm reaches 1000000 at step 0, the largest fp16 value is "
             "65504. No loss scale helps.");
 }
@@ -137,7 +141,7 @@ TEST_F(ForwardVerdictTest, ParametersFailToo) {
   WriteBlock(0, {FloatTensor("fc.act", {4}), FloatTensor("fc.weight.value", {-7e4f, 1})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
   EXPECT_EQ(
-      advice.lines[0],
+      AdviceLines(advice)[0],
       "fp16  fails in forward: the stored value of fc.weight reaches 70000 at step 0, the largest "
       "fp16 value is 65504. No loss scale helps.");
   EXPECT_EQ(advice.formats[0].forward.state, ForwardState::kFits);
@@ -148,9 +152,10 @@ TEST_F(ForwardVerdictTest, ParametersFailToo) {
 TEST_F(ForwardVerdictTest, ParametersAloneAreNoForwardPass) {
   WriteBlock(0, {FloatTensor("fc.weight.value", {1})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
-  EXPECT_NE(advice.lines[0].find("trains as far as gradients show"), std::string::npos);
-  EXPECT_EQ(advice.lines[1].find("Based on gradients and parameters only: the forward pass was not "
-                                 "recorded, and most fp16 failures happen there."),
+  EXPECT_NE(AdviceLines(advice)[0].find("trains as far as gradients show"), std::string::npos);
+  EXPECT_EQ(AdviceLines(advice)[1].find(
+                "Based on gradients and parameters only: the forward pass was not "
+                "recorded, and most fp16 failures happen there."),
             0u);
 }
 
@@ -158,14 +163,15 @@ TEST_F(ForwardVerdictTest, AMaskIsAConstantOrDoesNotCount) {
   WriteBlock(0,
              {FloatTensor("scores.act", {-1e9f, 3, -1e9f}), FloatTensor("mask.act", {-kInf, 0})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(advice.lines[0],
+  EXPECT_EQ(AdviceLines(advice)[0],
             "fp16  fails in forward: scores holds the constant -1e+09 at step 0, the largest fp16 "
             "value is 65504. No loss scale helps.\n  Instead, use bf16.");
-  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
-  EXPECT_NE(advice.lines[2].find("Values recorded as infinite, such as those of masks, do not "
-                                 "count: mask."),
-            std::string::npos)
-      << advice.lines[2];
+  EXPECT_EQ(AdviceLines(advice)[1], "bf16  trains without loss scaling.");
+  EXPECT_NE(
+      AdviceLines(advice)[2].find("Values recorded as infinite, such as those of masks, do not "
+                                  "count: mask."),
+      std::string::npos)
+      << AdviceLines(advice)[2];
   const Json forward = ParsedAdvice(advice)["formats"][0]["forward"];
   EXPECT_EQ(forward["overflowing"][0]["constant"], true);
   EXPECT_EQ(forward["nonfinite"][0]["tensor"], "mask.act");
@@ -182,17 +188,16 @@ TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
                       FloatTensor("a/where.act", {-1e9f, 2, -1e9f})});
   }
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
-  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
-  EXPECT_NE(
-      advice.lines[2].find("The constant of a mask, which is minus infinity in fp16, does not "
-                           "count: a/matmul, a/where."),
-      std::string::npos)
-      << advice.lines[2];
+  EXPECT_EQ(AdviceLines(advice)[0].find("fp16  trains. Safe"), 0u) << AdviceLines(advice)[0];
+  EXPECT_EQ(AdviceLines(advice)[1], "bf16  trains without loss scaling.");
+  EXPECT_NE(AdviceLines(advice)[2].find(
+                "The constant of a mask, which is minus infinity in fp16, does not "
+                "count: a/matmul, a/where."),
+            std::string::npos)
+      << AdviceLines(advice)[2];
   WriteBlock(2, {FloatTensor("a/masked_fill.act", {kLowest, 7e4f, kLowest})});
-  EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}})
-                .lines[0]
-                .find("fp16  fails in forward: a/masked_fill reaches 3."),
+  EXPECT_EQ(AdviceLines(AdviseOnTrace({.formats = {"fp16"}}))[0].find(
+                "fp16  fails in forward: a/masked_fill reaches 3."),
             0u);
 }
 
@@ -215,10 +220,10 @@ TEST_F(ForwardVerdictTest, StepsThatWereRunDecide) {
   WriteT5();
   WriteBlock(3, {}, {{"shadow", ShadowText("", kHolds)}});
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
+  EXPECT_EQ(AdviceLines(advice)[0].find("fp16  trains. Safe"), 0u) << AdviceLines(advice)[0];
   EXPECT_EQ(advice.formats[0].forward.state, ForwardState::kFits);
   EXPECT_FALSE(advice.formats[1].shadow);
-  EXPECT_EQ(advice.lines[2],
+  EXPECT_EQ(AdviceLines(advice)[2],
             "Based on gradients of parameters and activations and on the forward pass of 2 of 5 "
             "steps. 8 steps were run again in fp16.");
   EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}, .recipe = Recipe::kHalf}).formats[0].verdict,
@@ -255,10 +260,10 @@ TEST_F(ForwardVerdictTest, SafeScalesLeaveRoomForGradientsWithinModules) {
   EXPECT_EQ(fp16.window->low, before->low);
   EXPECT_EQ(fp16.high.tensor, "fc");
   EXPECT_LE(*fp16.scale, std::ldexp(1.0, before->high - 5 - kHeadroom));
-  EXPECT_NE(advice.lines[1].find(fmt::format(
+  EXPECT_NE(AdviceLines(advice)[1].find(fmt::format(
                 "In fp16, gradients within fc overflow above 2^{} at step 2", before->high - 5)),
             std::string::npos)
-      << advice.lines[1];
+      << AdviceLines(advice)[1];
 
   // Below what harm allows, too: the step has shown that it does.
   WriteBlock(3, {}, {{"shadow", shadow(written(2, before->low - 3))}});
@@ -273,7 +278,7 @@ TEST_F(ForwardVerdictTest, WhatBreaksFirstIsNamed) {
           "loss_in_float32": false, "steps": 6, "scale": 4096})";
   WriteBlock(0, {}, {{"shadow", ShadowText("not finite", kOverflow, plan)}});
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(advice.lines[0],
+  EXPECT_EQ(AdviceLines(advice)[0],
             "fp16  fails in forward: linear in fc reaches 81234.5, the largest fp16 value is 65504 "
             "(5 of 8 steps that were run in fp16). No loss scale helps.\n"
             "  Keep fc and a/mul (model.py:12) in float32, 25 % of the multiplications: then fp16 "
@@ -321,9 +326,10 @@ TEST_F(ForwardVerdictTest, EachWayToFailHasItsSentence) {
   for (const auto& [fails, figures, sentence, verdict] : cases) {
     WriteBlock(0, {}, {{"shadow", ShadowText(fails, figures)}});
     const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
-    EXPECT_EQ(advice.lines[0], std::string("fp16  ") + sentence +
-                                   "\n  No part of the model was found that helps if it stays in "
-                                   "float32, short of all of it.");
+    EXPECT_EQ(AdviceLines(advice)[0],
+              std::string("fp16  ") + sentence +
+                  "\n  No part of the model was found that helps if it stays in "
+                  "float32, short of all of it.");
     EXPECT_EQ(advice.formats[0].verdict, verdict);
   }
 }
@@ -331,9 +337,10 @@ TEST_F(ForwardVerdictTest, EachWayToFailHasItsSentence) {
 TEST_F(ForwardVerdictTest, WhyNoStepCouldBeRunIsSaid) {
   WriteBlock(0, {}, {{"shadow", R"({"why": "it runs under torch.func"})"}});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
-  EXPECT_NE(advice.lines[1].find(" No step could be run in the formats: it runs under torch.func."),
+  EXPECT_NE(AdviceLines(advice)[1].find(
+                " No step could be run in the formats: it runs under torch.func."),
             std::string::npos)
-      << advice.lines[1];
+      << AdviceLines(advice)[1];
 }
 
 TEST_F(ForwardVerdictTest, ADamagedShadowIsOneLine) {
@@ -346,8 +353,8 @@ TEST_F(ForwardVerdictTest, ADamagedShadowIsOneLine) {
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {
   WriteBlock(0, {FloatTensor("a.act", {40000, 1}), FloatTensor("b.act", {30000})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
-  ASSERT_EQ(advice.lines.size(), 3u);
-  EXPECT_EQ(advice.lines[2],
+  ASSERT_EQ(AdviceLines(advice).size(), 3u);
+  EXPECT_EQ(AdviceLines(advice)[2],
             "At risk in fp16 in forward: a reaches 40000 at step 0, 0.71 binades below overflow.");
 }
 
@@ -355,8 +362,8 @@ TEST_F(ForwardVerdictTest, UnderflowOfOutputsIsARiskButNotThatOfParameters) {
   WriteBlock(0, {FloatTensor("a.act", {2e-8f, 4e-8f}), FloatTensor("a/mul.act", {1e-8f}),
                  FloatTensor("a.weight.value", {1e-8f})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
-  ASSERT_EQ(advice.lines.size(), 3u);
-  EXPECT_EQ(advice.lines[2],
+  ASSERT_EQ(AdviceLines(advice).size(), 3u);
+  EXPECT_EQ(AdviceLines(advice)[2],
             "At risk in fp16 in forward: a/mul loses 100 % to underflow at step 0, a loses 20 % to "
             "underflow at step 0.");
 }
@@ -368,11 +375,11 @@ TEST_F(ForwardVerdictTest, AnOutputThatVanishesAtMostStepsFails) {
                       FloatTensor("head.weight.value", {1e-8f})});
   }
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
-  EXPECT_EQ(advice.lines[0],
+  EXPECT_EQ(AdviceLines(advice)[0],
             "fp16  fails in forward: head loses 100 % to underflow at step 1, the smallest fp16 "
             "value is 6e-08. No loss scale helps.\n  Instead, use bf16.");
   EXPECT_EQ(advice.formats[0].verdict, Verdict::kFailsInForward);
-  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+  EXPECT_EQ(AdviceLines(advice)[1], "bf16  trains without loss scaling.");
   const Json forward = ParsedAdvice(advice)["formats"][0]["forward"];
   EXPECT_EQ(forward["state"], "fits");
   EXPECT_EQ(forward["vanishing"],
@@ -396,7 +403,7 @@ TEST_F(ForwardVerdictTest, WhatVanishesMayIfTheLossHardlyDependsOnIt) {
 
 TEST_F(ForwardVerdictTest, ACopyIsAnInputOfItsModule) {
   WriteBlock(0, {FloatTensor("fc/to.act", {1e5f}), FloatTensor("fc.act", {4})});
-  EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}}).lines[0],
+  EXPECT_EQ(AdviceLines(AdviseOnTrace({.formats = {"fp16"}}))[0],
             "fp16  fails in forward: an input of fc reaches 100000 at step 0, the largest fp16 "
             "value is 65504. No loss scale helps.");
 }
@@ -405,7 +412,9 @@ TEST_F(ForwardVerdictTest, TuneSaysTheSame) {
   WriteT5();
   TuneRequest request;
   request.formats = {"fp16", "bf16"};
-  const TuneResult result = Tune(Open(), request, {});
+  const TraceReader trace = Open();
+  const StepSource steps = TraceSteps(trace);
+  const TuneResult result = Tune(steps, request, AdviseOn(steps, request));
   EXPECT_EQ(result.formats[0].verdict, Verdict::kFailsInForward);
   EXPECT_EQ(result.formats[0].forward.Overflowing().front()->name, "block.0.wo.act");
   EXPECT_EQ(result.formats[0].reason.find("fails in forward: block.0.wo reaches 66246"), 0u);

@@ -74,7 +74,7 @@ TEST_F(LossTensors, ABrokenLossIsInTheVerdict) {
     }
     const TraceReader trace = Open();
     const std::vector<std::string> formats = {"fp16"};
-    return AdviseOn(TraceSteps(trace, 1), {.formats = formats}).lines[1];
+    return AdviceLines(AdviseOn(TraceSteps(trace, 1), {.formats = formats}))[1];
   };
   for (const char* loss : {"nan", "NaN", "-nan", "inf", "-inf", "Infinity"}) {
     EXPECT_NE(lines(loss).find("loss is NaN or infinite at 1 step (step 1)"), std::string::npos)
@@ -104,7 +104,7 @@ TEST_F(LossTensors, RefusedStepsAndTypesOf16BitsAreInTheVerdict) {
        {" 5 of 8 steps were refused: step 0: a: clipped.",
         "computed in float16 at 1 step: what became zero or infinite there is not seen",
         "computed in bfloat16 at 1 step: what was rounded away there is not seen"}) {
-    EXPECT_NE(advice.lines[1].find(text), std::string::npos) << advice.lines[1];
+    EXPECT_NE(AdviceLines(advice)[1].find(text), std::string::npos) << AdviceLines(advice)[1];
   }
 }
 

@@ -149,11 +149,11 @@ TEST_F(Tuning, ActivationGradientsDecideIfAsked) {
   TuneRequest request;
   request.formats = {"fp16"};
   const TraceReader trace = Open();
+  const StepSource steps = TraceSteps(trace);
   const auto limit = [&](Checked checked) {
     ReplayOptions options;
     options.checked = checked;
-    const TuneResult result = sim::Tune(trace, request, options);
-    return result.formats.front().windows.front().finite_scale;
+    return AdviseOn(steps, request, options).formats.front().windows.front().finite_scale;
   };
   EXPECT_GT(limit(Checked::kParameterGradients), 0x1p40);
   EXPECT_LT(limit(Checked::kAllGradients), 4);
@@ -203,7 +203,7 @@ TEST(TuneProfile, RecommendsWhatTheTraceDoes) {
   TuneRequest request;
   request.formats = {"fp16", "cb16"};
   request.policy = "cerebras-2.10";
-  const TuneResult got = Tune(profile, request, AdviseOn(profile, request), {});
+  const TuneResult got = Tune(profile, request, AdviseOn(profile, request));
   const TuneResult expected = TuneTrace(trace, request.formats);
   for (size_t f = 0; f < got.formats.size(); ++f) {
     const PolicyChoice& choice = got.formats[f].choices.front();

@@ -178,7 +178,7 @@ using Numbers = std::vector<int64_t>;
 std::vector<std::pair<int64_t, int64_t>> Pairs(const Numbers& a, const Numbers& b,
                                                const AlignedSteps& aligned) {
   std::vector<std::pair<int64_t, int64_t>> pairs;
-  for (const AlignedSteps::Pair& pair : aligned.pairs) pairs.emplace_back(a[pair.a], b[pair.b]);
+  for (const auto& [of_a, of_b] : aligned.pairs) pairs.emplace_back(a[of_a], b[of_b]);
   return pairs;
 }
 

@@ -110,7 +110,7 @@ class StaticComparison {
     ReplayOptions options;
     options.observer = [&](const ObservedStep& step) { CompareStep(step); };
     const size_t before = totals_.rows;
-    Replay(reader_, runs, options);
+    Replay(TraceSteps(reader_), runs, options);
     EXPECT_EQ(rows_.size(), oracle_["rows"].size());
     EXPECT_EQ(totals_.rows - before, rows_.size() * runs.size());
   }
@@ -260,7 +260,7 @@ void CompareScalePaths(const TraceWithOracle& trace, Totals& totals) {
               return variant["variant"] == "float32_norm" && StartsBelowMaximum(variant);
             }));
   totals.float32_norm_settings += static_cast<size_t>(float32_norm_settings);
-  const std::vector<ReplayResult> results = Replay(OpenTrace({trace.path}), runs, {});
+  const std::vector<ReplayResult> results = Replay(TraceSteps(OpenTrace({trace.path})), runs);
   for (size_t i = 0; i < results.size(); ++i) {
     SCOPED_TRACE(expected[i]->dump().substr(0, 160));
     ComparePath(results[i], trace.oracle["steps"], *expected[i]);

@@ -121,15 +121,16 @@ void ExpectSame(const ReplayResult& got, const ReplayResult& expected) {
 // A profile of a trace, in a folder of its own.
 class WrittenProfile {
  public:
-  WrittenProfile(const TraceReader& trace, const ReplayOptions& options) {
+  WrittenProfile(const TraceReader& trace, const ReplayOptions& options,
+                 int64_t accumulate_steps = 1) {
     ProfileSettings settings;
     settings.mantissas = options.step.mantissas;
     settings.accumulation = options.step.accumulation;
-    settings.accumulate_steps = options.accumulate_steps;
+    settings.accumulate_steps = accumulate_steps;
     settings.description = trace.description();
     const std::string folder = dir_.path() + "/profile";
     const ProfileWriter writer(folder, settings, ProfileWriter::Existing::kContinue);
-    const StepSource steps = TraceSteps(trace, options.accumulate_steps);
+    const StepSource steps = TraceSteps(trace, accumulate_steps);
     for (size_t i = 0; i < steps.step_count; ++i) {
       writer.Write(steps.load(i, options.step)->tables());
     }
@@ -147,10 +148,11 @@ class WrittenProfile {
 
 // Compares each run alone; returns how many the profile does not answer.
 size_t CompareRuns(const TraceReader& trace, const std::vector<ReplayRun>& runs,
-                   const ReplayOptions& options) {
-  const WrittenProfile profile(trace, options);
+                   const ReplayOptions& options, int64_t accumulate_steps = 1) {
+  const WrittenProfile profile(trace, options, accumulate_steps);
   const StepSource source = profile.Steps();
-  const std::vector<ReplayResult> expected = Replay(trace, runs, options);
+  const std::vector<ReplayResult> expected =
+      Replay(TraceSteps(trace, accumulate_steps), runs, options);
   size_t refused = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(runs[r].format + " " + runs[r].policy);
@@ -227,9 +229,7 @@ TEST(ProfileReplay, FollowsTheAccumulationItWasMadeWith) {
   ReplayOptions sum_first;
   sum_first.step.accumulation = Accumulation::kSumThenQuantize;
   EXPECT_EQ(CompareRuns(OpenTrace({kAccumulated}), runs, sum_first), 0u);
-  ReplayOptions by_two;
-  by_two.accumulate_steps = 2;
-  EXPECT_EQ(CompareRuns(OpenTrace({kSingle}), runs, by_two), 0u);
+  EXPECT_EQ(CompareRuns(OpenTrace({kSingle}), runs, {}, 2), 0u);
 }
 
 TEST(ProfileReplay, OfSomeTensorsIsThatOfATraceReadSo) {
@@ -239,7 +239,7 @@ TEST(ProfileReplay, OfSomeTensorsIsThatOfATraceReadSo) {
   const std::vector<ReplayRun> runs = {StaticRun(kFp16, 1024)};
   const WrittenProfile profile(all, {});
   ExpectSame(Replay(profile.Steps(options.tensors), runs, {}).front(),
-             Replay(some, runs, {}).front());
+             Replay(TraceSteps(some), runs, {}).front());
 }
 
 }  // namespace

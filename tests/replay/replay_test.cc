@@ -147,7 +147,7 @@ class ReplayTest : public TraceDirectoryTest {
   }
 
   ReplayResult RunOne(const ReplayRun& run, const ReplayOptions& options = {}) {
-    return Replay(Open(), {run}, options).front();
+    return Replay(TraceSteps(Open()), {run}, options).front();
   }
 };
 
@@ -155,10 +155,10 @@ TEST_F(ReplayTest, OnePassEqualsSeparateReplays) {
   for (const char* name : {"lm-kjv-accum-cut", "lm-trouble-cut", "reg-diabetes-cut"}) {
     const TraceReader trace = OpenTrace({kTraces + name});
     const std::vector<ReplayRun> runs = ManyRuns();
-    const std::vector<ReplayResult> together = Replay(trace, runs, {});
+    const std::vector<ReplayResult> together = Replay(TraceSteps(trace), runs, {});
     ASSERT_EQ(together.size(), runs.size());
     for (size_t i = 0; i < runs.size(); ++i) {
-      const ReplayResult alone = Replay(trace, {runs[i]}, {}).front();
+      const ReplayResult alone = Replay(TraceSteps(trace), {runs[i]}, {}).front();
       EXPECT_EQ(alone.steps.size(), trace.step_count());
       EXPECT_TRUE(AllFields(alone) == AllFields(together[i]))
           << name << " " << runs[i].format << " " << runs[i].policy;
@@ -169,7 +169,9 @@ TEST_F(ReplayTest, OnePassEqualsSeparateReplays) {
 TEST_F(ReplayTest, ThreadsAndSimdTargetsGiveTheSameBits) {
   WriteBlocks();
   for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
-    const auto replay = [&] { return AllFields(Replay(Open(), ManyRuns(rounding), {})); };
+    const auto replay = [&] {
+      return AllFields(Replay(TraceSteps(Open()), ManyRuns(rounding), {}));
+    };
     const std::vector<std::string> expected = replay();
     for (const std::string& target : SupportedSimdTargets()) {
       UseSimdTarget(target);
@@ -196,7 +198,7 @@ TEST_F(ReplayTest, RunsGoTheSameWayWithoutRecordsOfTensors) {
                  {FloatTensor("a.grad", large), FloatTensor("c.act_grad", infinite)});
   }
   std::vector<ReplayRun> runs = ManyRuns();
-  const std::vector<ReplayResult> expected = Replay(Open(), runs, {});
+  const std::vector<ReplayResult> expected = Replay(TraceSteps(Open()), runs, {});
   for (size_t i = 0; i < runs.size(); ++i) {
     runs[i].tensor_records = TensorRecords::kDropped;
     EXPECT_EQ(PathOf(RunOne(runs[i])), PathOf(expected[i]))
@@ -207,9 +209,9 @@ TEST_F(ReplayTest, RunsGoTheSameWayWithoutRecordsOfTensors) {
 TEST_F(ReplayTest, HarmOverTensorsNeedsNoRecordsOfThem) {
   WriteBlocks();
   std::vector<ReplayRun> runs = ManyRuns();
-  const std::vector<ReplayResult> kept = Replay(Open(), runs, {});
+  const std::vector<ReplayResult> kept = Replay(TraceSteps(Open()), runs, {});
   for (ReplayRun& run : runs) run.tensor_records = TensorRecords::kHarm;
-  const std::vector<ReplayResult> summed = Replay(Open(), runs, {});
+  const std::vector<ReplayResult> summed = Replay(TraceSteps(Open()), runs, {});
   for (size_t i = 0; i < runs.size(); ++i) {
     const std::string run = runs[i].format + " " + runs[i].policy;
     EXPECT_TRUE(summed[i].tensors.empty());
@@ -319,7 +321,7 @@ TEST_F(StepsAheadTest, GiveTheSameBits) {
     const auto replay = [&](int threads) {
       const WantedThreadsFor wanted(threads);
       order.clear();
-      return AllFields(Replay(Open(), ManyRuns(), options));
+      return AllFields(Replay(TraceSteps(Open()), ManyRuns(), options));
     };
     const std::vector<std::string> expected = replay(1);
     const std::vector<std::pair<size_t, size_t>> expected_order = order;
@@ -346,7 +348,7 @@ TEST_F(StepsAheadTest, FailAtTheirTurn) {
     size_t steps = 0;
     options.observer = [&](const ObservedStep&) { ++steps; };
     try {
-      Replay(Open(), ManyRuns(), options);
+      Replay(TraceSteps(Open()), ManyRuns(), options);
       FAIL();
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(FileOf(12)), std::string::npos) << error.what();
@@ -593,7 +595,7 @@ std::vector<double> StochasticSums(const TraceReader& trace, uint64_t seed) {
       }
     }
   };
-  Replay(trace, {run}, options);
+  Replay(TraceSteps(trace), {run}, options);
   return sums;
 }
 
@@ -642,7 +644,8 @@ TEST_F(ReplayTest, AFatalEventEndsItsOwnRunOnly) {
   }
   ReplayRun fatal = StaticRun(kFp16);
   fatal.scaler = LossScaler::Make<ThirdStepIsFatal>({});
-  const std::vector<ReplayResult> stopped = Replay(Open(), {fatal, StaticRun(kFp16)}, {});
+  const std::vector<ReplayResult> stopped =
+      Replay(TraceSteps(Open()), {fatal, StaticRun(kFp16)}, {});
   EXPECT_EQ(stopped[0].steps.size(), 3u);
   EXPECT_EQ(stopped[0].stopped_at, 30);
   ASSERT_EQ(stopped[0].events.size(), 1u);

@@ -93,17 +93,14 @@ TEST_F(ReplayTrainingTest, AccumulatesRecordedSteps) {
   for (int step = 0; step < 5; ++step) {
     WriteStep(step * 10, {FloatTensor("a.grad", {static_cast<float>(step + 1)})});
   }
-  ReplayOptions options;
-  options.accumulate_steps = 2;
-  const ReplayResult result = RunOne(StaticRun(kFp16), options);
+  const ReplayResult result = RunOne(StaticRun(kFp16), {}, 2);
   ASSERT_EQ(result.steps.size(), 2u);
   EXPECT_EQ(result.steps[0].step, 10);
   EXPECT_EQ(result.steps[0].grad_norm, 1.5);  // (1 + 2) / 2
   EXPECT_EQ(result.steps[1].step, 30);
   EXPECT_EQ(result.steps[1].grad_norm, 3.5);
   for (const int64_t bad : {0, -1, 6}) {
-    options.accumulate_steps = bad;
-    EXPECT_THROW(RunOne(StaticRun(kFp16), options), Error) << bad;
+    EXPECT_THROW(RunOne(StaticRun(kFp16), {}, bad), Error) << bad;
   }
 }
 
@@ -112,11 +109,8 @@ TEST_F(ReplayTrainingTest, ATraceWithMicroStepsKeepsThem) {
     dir_.Write(std::string("step-0.micro-") + micro + ".safetensors",
                BuildSafetensors({FloatTensor("a.grad", {1})}));
   }
-  ReplayOptions options;
-  options.accumulate_steps = 2;
-  EXPECT_EQ(RunOne(StaticRun(kFp16), options).steps[0].grad_norm, 2);
-  options.accumulate_steps = 3;
-  EXPECT_THROW(RunOne(StaticRun(kFp16), options), Error);
+  EXPECT_EQ(RunOne(StaticRun(kFp16), {}, 2).steps[0].grad_norm, 2);
+  EXPECT_THROW(RunOne(StaticRun(kFp16), {}, 3), Error);
 }
 
 TEST_F(ReplayTrainingTest, RecordedMicroStepsAllowNoOtherNumber) {
@@ -124,12 +118,9 @@ TEST_F(ReplayTrainingTest, RecordedMicroStepsAllowNoOtherNumber) {
     dir_.Write(std::string("step-0.micro-") + micro + ".safetensors",
                BuildSafetensors({FloatTensor("a.grad", {1})}));
   }
-  ReplayOptions options;
-  options.accumulate_steps = 3;
-  EXPECT_EQ(RunOne(StaticRun(kFp16), options).steps[0].grad_norm, 3);
+  EXPECT_EQ(RunOne(StaticRun(kFp16), {}, 3).steps[0].grad_norm, 3);
   for (const int64_t other : {2, 4}) {
-    options.accumulate_steps = other;
-    EXPECT_THROW(RunOne(StaticRun(kFp16), options), Error) << other;
+    EXPECT_THROW(RunOne(StaticRun(kFp16), {}, other), Error) << other;
   }
 }
 

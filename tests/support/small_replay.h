@@ -41,8 +41,9 @@ class SmallReplayTest : public TraceDirectoryTest {
   void WriteStep(int step, const std::vector<BuiltTensor>& tensors) {
     dir_.Write("step-" + std::to_string(step) + ".safetensors", BuildSafetensors(tensors));
   }
-  ReplayResult RunOne(const ReplayRun& run, const ReplayOptions& options = {}) {
-    return Replay(Open(), {run}, options).front();
+  ReplayResult RunOne(const ReplayRun& run, const ReplayOptions& options = {},
+                      int64_t accumulate_steps = 1) {
+    return Replay(TraceSteps(Open(), accumulate_steps), {run}, options).front();
   }
 };
 

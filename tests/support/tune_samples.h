@@ -20,7 +20,8 @@ inline TuneResult TuneTrace(const TraceReader& trace, const std::vector<std::str
   TuneRequest request;
   request.formats = formats;
   request.policy = policy;
-  return Tune(trace, request, {});
+  const StepSource steps = WithoutLosses(TraceSteps(trace));
+  return Tune(steps, request, AdviseOn(steps, request));
 }
 
 // Parameters from all over the place: half of the scales are powers of two, and the order of floor,
@@ -70,7 +71,7 @@ inline std::vector<double> RandomLosses(const TraceReader& trace, const PolicyFa
                     .scaler = std::move(configured->scaler)});
   }
   std::vector<double> losses;
-  for (const ReplayResult& result : Replay(trace, std::move(runs), {})) {
+  for (const ReplayResult& result : Replay(TraceSteps(trace), std::move(runs))) {
     losses.push_back(
         ScoreOf(result, trace.step_count(), {ParseFormat(family.format).format}).mean_loss);
   }

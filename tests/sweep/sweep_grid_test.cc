@@ -183,7 +183,7 @@ SweepOutcome OutcomeWith(uint64_t skipped, double energy) {
   return outcome;
 }
 
-const std::vector<Prefers> kAlike(6, Prefers::kLowScale);
+const std::vector<bool> kAlike(6, true);
 
 TEST(SweepRanking, TheFrontHasWhatNothingBeats) {
   std::vector<SweepOutcome> outcomes = {OutcomeWith(3, 0.1), OutcomeWith(1, 0.5),

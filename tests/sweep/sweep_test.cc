@@ -85,13 +85,14 @@ std::string Describe(const ReplayRun& run) {
 
 void ExpectOnePassEqualsReplays(const TraceReader& trace, const std::vector<ReplayRun>& runs,
                                 const ReplayOptions& options) {
-  const std::vector<SweepOutcome> outcomes = Sweep(trace, runs, {.replay = options});
+  const std::vector<SweepOutcome> outcomes =
+      Sweep(TraceSteps(trace), runs, {.replay = options}).outcomes;
   ASSERT_EQ(outcomes.size(), runs.size());
   // This many short replays would mostly wait for threads.
   [[maybe_unused]] const OneThread one_thread;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
-    const SweepOutcome expected = OutcomeOf(Replay(trace, {runs[r]}, options).front());
+    const SweepOutcome expected = OutcomeOf(Replay(TraceSteps(trace), {runs[r]}, options).front());
     // A replay that clips measures the values, which has last digits of its own.
     if (runs[r].clipping.max_norm) {
       ExpectSameScales(expected, outcomes[r]);
@@ -186,13 +187,13 @@ class ProfiledSteps : public testing::TestWithParam<const char*> {
 
   // Expects each run to equal its replay, or to be refused. Returns how many are refused.
   size_t Compare(const std::vector<ReplayRun>& runs) {
-    const std::vector<SweepOutcome> outcomes = Sweep(profile_, runs, {});
+    const std::vector<SweepOutcome> outcomes = Sweep(profile_, runs).outcomes;
     [[maybe_unused]] const OneThread one_thread;
     size_t refused = 0;
     for (size_t r = 0; r < runs.size(); ++r) {
       SCOPED_TRACE(Describe(runs[r]));
       if (outcomes[r].refused.empty()) {
-        const SweepOutcome expected = OutcomeOf(Replay(trace_, {runs[r]}, {}).front());
+        const SweepOutcome expected = OutcomeOf(Replay(TraceSteps(trace_), {runs[r]}).front());
         ExpectSameScales(expected, outcomes[r]);
         if (!runs[r].clipping.max_norm) ExpectSame(expected, outcomes[r]);
       } else {
@@ -240,7 +241,7 @@ TEST_P(ProfiledSteps, RefuseARunWhereItLeavesThem) {
   if (trace_.step_count() <= 2) GTEST_SKIP() << "it would end before";
   const ReplayRun run =
       PolicyRun("torch", {"init_scale=2^10", "growth_interval=2", "growth_factor=1.5"}, "fp16");
-  const SweepOutcome outcome = Sweep(profile_, {run}, {}).front();
+  const SweepOutcome outcome = Sweep(profile_, {run}).outcomes.front();
   EXPECT_NE(outcome.refused, "");
   EXPECT_GT(outcome.steps, 0u);
   EXPECT_LT(outcome.steps, trace_.step_count());
@@ -249,8 +250,9 @@ TEST_P(ProfiledSteps, RefuseARunWhereItLeavesThem) {
 TEST_P(ProfiledSteps, RefuseStochasticRounding) {
   ReplayRun run = PolicyRun("torch", {});
   run.conversion.rounding = Rounding::kStochastic;
-  const std::vector<SweepOutcome> outcomes = Sweep(profile_, {run, PolicyRun("torch", {})},
-                                                   {.replay = {}, .windows = SearchWindows::kYes});
+  const std::vector<SweepOutcome> outcomes =
+      Sweep(profile_, {run, PolicyRun("torch", {})}, {.replay = {}, .formats = {run.format}})
+          .outcomes;
   EXPECT_NE(outcomes[0].refused.find("rounds otherwise than to nearest"), std::string::npos);
   EXPECT_EQ(outcomes[0].steps, 0u);
   EXPECT_EQ(outcomes[1].refused, "");
@@ -270,14 +272,15 @@ TEST_P(SweptWindows, SayWhatEachRunLoses) {
   std::vector<ReplayRun> runs = RandomRuns(11).Make(120);
   std::erase_if(
       runs, [](const ReplayRun& run) { return run.conversion.rounding == Rounding::kStochastic; });
-  const std::vector<SweepOutcome> outcomes =
-      Sweep(source, runs, {.replay = {}, .windows = SearchWindows::kYes});
+  SweepOptions options;
+  for (const ReplayRun& run : runs) options.formats.push_back(run.format);
+  const std::vector<SweepOutcome> outcomes = Sweep(source, runs, options).outcomes;
   size_t below = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
     const Advice advice =
         AdviseOn(source, {.formats = {runs[r].format}, .conversion = runs[r].conversion});
-    const ReplayResult result = Replay(trace, {runs[r]}, {}).front();
+    const ReplayResult result = Replay(source, {runs[r]}).front();
     double lost = static_cast<double>(source.step_count - result.steps.size());
     uint64_t steps_below = 0;
     for (size_t i = 0; i < result.steps.size(); ++i) {

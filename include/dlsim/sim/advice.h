@@ -357,10 +357,11 @@ struct Advice {
   RefusedSteps refused = {};         // before the last recorded step
   ComputedIn16Bits computed_in = {};
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
-  // In words: one entry for each format, which has further lines where there is something to
-  // change; one on what was looked at; one on the tensors at risk if there are any.
-  std::vector<std::string> lines;
 };
+
+// Returns it in words: one entry for each format, which has further lines where there is something
+// to change; one on what was looked at; one on the tensors at risk if there are any.
+std::vector<std::string> AdviceLines(const Advice& advice);
 
 struct AdviceRequest {
   std::vector<std::string> formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
@@ -369,11 +370,9 @@ struct AdviceRequest {
   std::string tensors = "*";  // the pattern of those that were read
 };
 
-// Looks at all steps, at least one. The observer of the options sees no runs. Throws Error for
+// Looks at all steps, at least one. The observer of the options is not called. Throws Error for
 // unknown names, and for a bad file.
 Advice AdviseOn(const StepSource& source, const AdviceRequest& request = {},
-                const ReplayOptions& options = {});
-Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request = {},
                 const ReplayOptions& options = {});
 
 }  // namespace dlsim::sim

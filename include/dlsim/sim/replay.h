@@ -62,9 +62,9 @@ struct Resume {
 };
 
 // Which tensors a run's result holds, which takes memory where there are very many of them: all,
-// gradients only, only what ReplaySummary::tensor_harm needs, none. Channels and the forward
-// pass are measured only with kKept.
-enum class TensorRecords : uint8_t { kKept, kGradients, kHarm, kDropped };
+// only what ReplaySummary::tensor_harm needs, none. Channels and the forward pass are measured only
+// with kKept.
+enum class TensorRecords : uint8_t { kKept, kHarm, kDropped };
 
 // One simulation: a conversion and a policy, from its first step.
 struct ReplayRun {
@@ -80,9 +80,10 @@ struct ReplayRun {
 };
 
 // Returns the run of a policy as its stack has it, with KEY=VALUE settings for its parameters:
-//   const std::string trace[] = {"runs/mlp"};
-//   const auto results = Replay(TraceReader::Open(trace, {}),
-//                               {MakeRun("cb16", "cerebras-2.10"), MakeRun("fp16", "torch")}, {});
+//   const std::string paths[] = {"runs/mlp"};
+//   const TraceReader trace = TraceReader::Open(paths, {});
+//   const auto results = Replay(TraceSteps(trace),
+//                               {MakeRun("cb16", "cerebras-2.10"), MakeRun("fp16", "torch")});
 // Throws Error (exit code 2) for unknown names, and PolicyRefusal.
 ReplayRun MakeRun(std::string_view format, std::string_view policy,
                   std::span<const std::string> settings = {});
@@ -193,16 +194,20 @@ struct ForwardPass {
   std::vector<ReplayTensor> tensors;  // in file order of their first appearance
 };
 
-// What happened at one step of a run.
-struct ReplayStep {
+// A run's path at one step.
+struct PathStep {
   int64_t step = 0;
   double scale = 0;       // used by this step; the smallest if layers or gradients have their own
   double next_scale = 0;  // after the policy's update
   bool finite = true;     // by the policy's test
   bool skipped = false;   // no optimizer with gradients stepped
-  Cause cause = Cause::kNone;
-  std::string cause_tensor;       // the tensor to blame; empty if none in particular
   bool lower_scale_helps = true;  // false: not finite, and not at any lower scale either
+};
+
+// What happened at one step of a run.
+struct ReplayStep : PathStep {
+  Cause cause = Cause::kNone;
+  std::string cause_tensor;  // the tensor to blame; empty if none in particular
   // L2 norm of the parameter gradients as recorded. Nothing if the sums over micro-steps are not
   // known, as in a profile that was recorded with them.
   std::optional<double> grad_norm;
@@ -230,6 +235,9 @@ struct PathSummary {
   double max_scale = 0;
   double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
   uint64_t skip_run = 0;              // steps skipped in a row at the end
+
+  // `energy_lost`: over parameter gradients.
+  void Add(const PathStep& step, double energy_lost);
 };
 
 struct ReplaySummary : PathSummary {
@@ -277,20 +285,12 @@ struct ReplayOptions {
   Checked checked = Checked::kParameterGradients;
   OnFatal on_fatal = OnFatal::kStop;
   std::vector<OptimizerGroup> optimizers;  // empty: one optimizer for all; see ReplayStep
-  int64_t accumulate_steps = 1;            // recorded steps that make one effective step
   std::function<void(const ObservedStep&)> observer;  // called after each step; may be empty
 };
 
 // Runs all simulations in one pass over the steps; one result per run, in order. Runs with the same
-// conversion and scale at a step share its measurement. The source has accumulated the steps
-// already: options.accumulate_steps is not looked at. Throws Error for a bad file.
+// conversion and scale at a step share its measurement. Throws Error for a bad file.
 std::vector<ReplayResult> Replay(const StepSource& source, std::vector<ReplayRun> runs,
-                                 const ReplayOptions& options);
-
-// Replays a trace. With accumulate_steps N the effective gradient is the sum of N recorded ones,
-// each divided by N, and has the last one's number; what remains at the end is not used. Throws
-// Error for a bad trace, and for accumulate_steps of a trace whose own micro-steps are not as many.
-std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
-                                 const ReplayOptions& options);
+                                 const ReplayOptions& options = {});
 
 }  // namespace dlsim::sim

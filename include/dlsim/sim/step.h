@@ -227,6 +227,23 @@ struct StepSource {
   std::vector<std::string> float32 = {};
 };
 
+// The effective steps of a trace, which must live as long. With accumulate_steps N an effective
+// gradient is the sum of N recorded ones, each divided by N, and has the last one's number; what
+// remains at the end is not used. Throws UsageError if that does not fit the trace: its own
+// micro-steps are not as many.
+StepSource TraceSteps(const TraceReader& trace, int64_t accumulate_steps = 1);
+
+// The steps of a profile, with the tensors whose name matches the pattern (fnmatch). `profile` must
+// live as long.
+StepSource ProfileSteps(const ProfileReader& profile, const std::string& tensors = "*");
+
+// Returns the steps without gradients of the loss itself, which training keeps in float32, so that
+// they bound no loss scale; a note says so. They are activation gradients of an output without
+// dimensions, or of shape (1,) of the model itself, whose unscaled value is 1, or 1/n of n
+// micro-steps, alike at all steps that are looked at: up to 64, all over the run. Not of steps that
+// have nothing else.
+StepSource WithoutLosses(StepSource source);
+
 // Returns the same steps without the tensors that `drops` names.
 StepSource Without(StepSource source, std::function<bool(const TensorInfo& tensor)> drops);
 
@@ -235,7 +252,8 @@ StepSource Without(StepSource source, std::function<bool(const TensorInfo& tenso
 StepSource KeepSteps(StepSource source, uint64_t bytes);
 
 // Passes the steps to `take` in order until it returns false. Steps are opened ahead, on all
-// threads, as many at once as options.memory_bytes holds. Throws Error for a bad file.
+// threads, as many at once as options.memory_bytes holds. The caller of the engine is told the
+// progress, and may end it. Throws Error for a bad file.
 void ForEachStep(const StepSource& source, const StepOptions& options,
                  const std::function<bool(size_t i, Step& step)>& take);
 

@@ -5,17 +5,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "dlsim/profile.h"
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/step.h"
-#include "dlsim/trace.h"
 
 namespace dlsim::sim {
 
@@ -47,33 +43,21 @@ struct SweepAdvice {
   Advice advice;
 };
 
-// Whether the scale windows of all steps are searched, which takes longer than the runs.
-enum class SearchWindows : uint8_t { kNo, kYes };
-
 struct SweepOptions {
-  ReplayOptions replay;                                  // `observer` is not called
-  std::function<void(size_t steps_done)> progress = {};  // may be empty
-  std::string tensors = "*";  // of a profile: those whose name matches this pattern (fnmatch)
-  SearchWindows windows = SearchWindows::kNo;
+  ReplayOptions replay;  // `observer` is not called
+  // Those of all runs, in the order of the verdicts, to have them: the scale windows of all steps
+  // are searched, which takes longer than the runs.
+  std::vector<std::string> formats = {};
+  std::string tensors = "*";  // the pattern of those that were read
 };
-
-// Returns one outcome per run, in order. As for Replay, the source has accumulated the steps
-// already. Throws Error for a bad trace or profile.
-std::vector<SweepOutcome> Sweep(const StepSource& source, std::vector<ReplayRun> runs,
-                                const SweepOptions& options);
-std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
-                                const SweepOptions& options);
-std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
-                                const SweepOptions& options);
 
 struct SweepRun {
-  std::vector<SweepOutcome> outcomes;
-  std::vector<SweepAdvice> verdicts;  // one for each way of rounding; none without windows
+  std::vector<SweepOutcome> outcomes;  // one per run, in order
+  std::vector<SweepAdvice> verdicts;   // one for each way of rounding; none without windows
 };
 
-// As Sweep, with verdicts on the formats in the order of `formats`. options.tensors is the pattern
-// of the tensors that were read.
-SweepRun SweepWithVerdicts(const StepSource& source, std::vector<ReplayRun> runs,
-                           const SweepOptions& options, std::span<const std::string> formats);
+// Throws Error for a bad file.
+SweepRun Sweep(const StepSource& source, std::vector<ReplayRun> runs,
+               const SweepOptions& options = {});
 
 }  // namespace dlsim::sim

@@ -11,7 +11,6 @@
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/step.h"
-#include "dlsim/trace.h"
 
 namespace dlsim::sim {
 
@@ -99,7 +98,6 @@ struct TuneResult {
 // Tunes for the formats of the request, from the advice on them: AdviseOn(source, request, options)
 // says what it is. Throws Error for unknown names, and for bad files.
 TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advice& advice,
-                const ReplayOptions& options);
-TuneResult Tune(const TraceReader& trace, const TuneRequest& request, const ReplayOptions& options);
+                const ReplayOptions& options = {});
 
 }  // namespace dlsim::sim

@@ -16,7 +16,8 @@ void ReplayTrace(const std::string& path) {
   const std::vector<std::string> paths = {path};
   const std::vector<dlsim::sim::ReplayRun> runs = {dlsim::sim::MakeRun("cb16", "cerebras-2.10"),
                                                    dlsim::sim::MakeRun("fp16", "torch")};
-  const auto results = dlsim::sim::Replay(dlsim::TraceReader::Open(paths, {}), runs, {});
+  const dlsim::TraceReader trace = dlsim::TraceReader::Open(paths, {});
+  const auto results = dlsim::sim::Replay(dlsim::sim::TraceSteps(trace), runs);
   for (size_t r = 0; r < runs.size(); ++r) {
     const dlsim::sim::ReplaySummary& summary = results[r].summary;
     std::printf("%s %s: %d of %d steps skipped, scale %g at the end\n", runs[r].format.c_str(),
