@@ -144,7 +144,7 @@ class Deriver {
       }
     }
     PolicyChoice choice;
-    choice.policy = family_.policy;
+    choice.policy = family_.policy->name;
     choice.parameters = Preferred();
     choice.named = family_.Named(choice.parameters);
     choice.scaler = family_.Make(choice.parameters);
@@ -473,53 +473,6 @@ std::vector<CurrentPolicy> Compared(const std::optional<CurrentPolicy>& current)
   return compared;
 }
 
-// One replay, and where its score goes, and its tensors if they are wanted.
-struct Job {
-  ReplayRun run;
-  PolicyScore* score = nullptr;
-  std::vector<ReplayTensor>* tensors = nullptr;
-  std::string* refusal = nullptr;  // why it cannot be replayed
-};
-
-void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, ComparedPolicy& row,
-                   std::vector<Job>& jobs) {
-  const PolicyInfo& policy = FindPolicy(compared.policy);
-  row.label = compared.label;
-  row.policy = policy.name;
-  try {
-    ConfiguredScaler configured =
-        policy.make(ResolveParameters(policy, compared.settings), prototype.format);
-    row.parameters = std::move(configured.parameters);
-    ReplayRun run = prototype;
-    run.rules = policy.rules;
-    run.scaler = std::move(configured.scaler);
-    jobs.push_back({std::move(run), &row.score, nullptr, &row.refusal});
-  } catch (const PolicyRefusal& refusal) {
-    row.parameters = refusal.parameters;
-    row.refusal = refusal.type + ": " + refusal.message;
-  }
-}
-
-// In one pass over the steps. What a profile does not tell is left out with the reason.
-void RunAll(const StepSource& source, const ReplayOptions& options, const std::vector<Job>& jobs) {
-  std::vector<ReplayRun> runs;
-  for (const Job& job : jobs) {
-    runs.push_back(job.run);
-    runs.back().tensor_records =
-        job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kKept;
-  }
-  std::vector<ReplayResult> results = Replay(source, std::move(runs), options);
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const Job& job = jobs[i];
-    if (results[i].unanswered) {
-      if (job.refusal != nullptr) *job.refusal = *results[i].unanswered;
-      continue;
-    }
-    if (job.score) *job.score = ScoreOf(results[i], source.step_count, job.run.conversion);
-    if (job.tensors) *job.tensors = std::move(results[i].tensors);
-  }
-}
-
 // Differences of the gradient lost below this count as none: a step of ten thousand, or a hundredth
 // of the harm from which on training suffers.
 constexpr double kLossResolution = 1e-4;
@@ -529,10 +482,10 @@ void Conclude(bool compares_current, FormatTuning& tuning) {
   // What to change in the parameters of the last policy compared, which is the current one.
   const PolicyChoice& chosen = tuning.choices.front();
   const ComparedPolicy& today = tuning.comparisons.back();
-  if (compares_current && today.policy == chosen.policy->name) {
+  if (compares_current && today.policy == chosen.policy) {
     for (const NamedValue& to : chosen.scaler->parameters) {
-      const auto from = std::ranges::find(today.parameters, to.name, &NamedValue::name);
-      if (from == today.parameters.end() || from->value == to.value) continue;
+      const auto from = std::ranges::find(today.named, to.name, &NamedValue::name);
+      if (from == today.named.end() || from->value == to.value) continue;
       tuning.changes.push_back({*from, to});
     }
   }
@@ -541,33 +494,57 @@ void Conclude(bool compares_current, FormatTuning& tuning) {
   }
 }
 
-// Replays recommendations and comparisons for all formats, and fills in what they come to.
+// Replays recommendations and comparisons for all formats, in one pass over the steps, and fills in
+// what they come to. What a profile does not tell is left out with the reason.
 void ReplayEvidence(const StepSource& source, const ReplayOptions& options,
-                    std::span<const ReplayRun> prototypes,
-                    const std::optional<CurrentPolicy>& current, std::span<FormatTuning> tunings) {
-  const std::vector<CurrentPolicy> compared = Compared(current);
-  std::vector<Job> jobs;
-  for (size_t f = 0; f < tunings.size(); ++f) {
-    FormatTuning& tuning = tunings[f];
+                    const TuneRequest& request, std::span<FormatTuning> tunings) {
+  std::vector<ReplayRun> runs;
+  std::vector<ComparedPolicy*> rows;  // of the runs
+  for (FormatTuning& tuning : tunings) {
+    const NamedFormat format = ParseFormat(tuning.format);
+    const auto add = [&](const PolicyInfo& policy, ConfiguredScaler scaler, ComparedPolicy& row) {
+      ReplayRun& run = runs.emplace_back(MakeRun(format, policy, std::move(scaler)));
+      run.conversion = request.conversion;
+      run.conversion.format = format.format;
+      run.tensor_records = TensorRecords::kDropped;
+      rows.push_back(&row);
+    };
     for (PolicyChoice& choice : tuning.choices) {
-      // To replace the prediction.
-      const bool recommended = &choice == &tuning.choices.front();
-      ReplayRun run = prototypes[f];
-      run.policy = choice.policy->name;
-      run.rules = choice.policy->rules;
-      run.scaler = choice.scaler->scaler;
-      jobs.push_back({std::move(run), &choice.score, recommended ? &tuning.replayed : nullptr});
+      choice.label =
+          (&choice == &tuning.choices.front() ? "recommended " : "tuned ") + choice.policy;
+      add(FindPolicy(choice.policy), *choice.scaler, choice);
+      if (&choice == &tuning.choices.front()) runs.back().tensor_records = TensorRecords::kKept;
     }
-    ReplayRun fixed = prototypes[f];
-    fixed.scaler = LossScaler::Make<StaticScale>({static_cast<float>(tuning.fixed_scale)});
-    jobs.push_back({std::move(fixed), &tuning.fixed});
+    const auto scale = static_cast<float>(tuning.fixed_scale);
+    tuning.fixed.label = "fixed scale " + ScaleText(tuning.fixed_scale);
+    add(FindPolicy(tuning.choices.front().policy), {LossScaler::Make<StaticScale>({scale}), {}},
+        tuning.fixed);
+    const std::vector<CurrentPolicy> compared = Compared(request.current);
     tuning.comparisons.resize(compared.size());
     for (size_t i = 0; i < compared.size(); ++i) {
-      AddComparison(compared[i], prototypes[f], tuning.comparisons[i], jobs);
+      const PolicyInfo& policy = FindPolicy(compared[i].policy);
+      ComparedPolicy& row = tuning.comparisons[i];
+      row.label = compared[i].label;
+      row.policy = policy.name;
+      try {
+        ConfiguredScaler scaler =
+            policy.make(ResolveParameters(policy, compared[i].settings), tuning.format);
+        row.named = scaler.parameters;
+        add(policy, std::move(scaler), row);
+      } catch (const PolicyRefusal& refusal) {
+        row.named = refusal.parameters;
+        row.refusal = refusal.type + ": " + refusal.message;
+      }
     }
   }
-  RunAll(source, options, jobs);
-  for (FormatTuning& tuning : tunings) Conclude(current.has_value(), tuning);
+  std::vector<ReplayResult> results = Replay(source, runs, options);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    rows[i]->refusal = results[i].unanswered.value_or("");
+    if (!rows[i]->refusal.empty()) continue;
+    rows[i]->score = ScoreOf(results[i], source.step_count, runs[i].conversion);
+    rows[i]->tensors = std::move(results[i].tensors);
+  }
+  for (FormatTuning& tuning : tunings) Conclude(request.current.has_value(), tuning);
 }
 
 // The settings of the current policy, if it is this one.
@@ -575,18 +552,6 @@ std::span<const std::string> SettingsFor(const TuneRequest& request, std::string
   const bool current = request.current && FindPolicy(request.current->policy).name == policy;
   return current ? std::span<const std::string>(request.current->settings)
                  : std::span<const std::string>();
-}
-
-// A run of the format whose scaler is still to come.
-ReplayRun PrototypeOf(const TuneRequest& request, const std::string& format) {
-  const PolicyInfo& policy = FindPolicy(TunedPolicy(request, format));
-  ReplayRun prototype = {.format = format,
-                         .policy = std::string(policy.name),
-                         .conversion = request.conversion,
-                         .rules = policy.rules,
-                         .scaler = LossScaler::Make<StaticScale>({1})};
-  prototype.conversion.format = ParseFormat(format).format;
-  return prototype;
 }
 
 }  // namespace
@@ -623,12 +588,10 @@ TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advi
   TuneResult result;
   result.compares_current = request.current.has_value();
   if (!advice.gradients) return result;
-  std::vector<ReplayRun> prototypes;
   for (const FormatAdvice& of_format : advice.formats) {
-    prototypes.push_back(PrototypeOf(request, of_format.format));
     FormatTuning& tuning = result.formats.emplace_back();
     static_cast<FormatAdvice&>(tuning) = of_format;
-    std::vector<std::string> policies = {prototypes.back().policy};
+    std::vector<std::string> policies = {std::string(TunedPolicy(request, of_format.format))};
     if (of_format.format == "fp16")
       std::ranges::copy(request.fp16_policies, std::back_inserter(policies));
     for (const std::string& policy : policies) {
@@ -639,7 +602,7 @@ TuneResult Tune(const StepSource& source, const TuneRequest& request, const Advi
     tuning.fixed_scale = FixedScale(of_format);
     tuning.least_loss = LeastLoss(of_format.windows);
   }
-  ReplayEvidence(source, options, prototypes, request.current, result.formats);
+  ReplayEvidence(source, options, request, result.formats);
   for (FormatTuning& tuning : result.formats) {
     tuning.reason = ReasonOf(tuning);
     NoteDoubts(result.formats, tuning);

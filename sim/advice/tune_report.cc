@@ -33,7 +33,7 @@ std::string Recommendation(const FormatTuning& tuning) {
   std::string text =
       fmt::format("\n{}: {}\n  {}\n", tuning.format, AdvisedText(tuning), tuning.reason);
   if (!Trains(tuning)) return text;
-  text += fmt::format("  {}: {}\n", choice.policy->name, ParametersText(choice.named));
+  text += fmt::format("  {}: {}\n", choice.policy, ParametersText(choice.named));
   return text;
 }
 
@@ -45,7 +45,7 @@ std::string Changes(const FormatTuning& tuning) {
                         ParameterText(change.from), ParameterText(change.to));
   }
   const ComparedPolicy& current = tuning.comparisons.back();
-  if (current.policy != tuning.choices.front().policy->name) {
+  if (current.policy != tuning.choices.front().policy) {
     return fmt::format("  {}: its policy, {}, is compared but not tuned (--details)\n",
                        current.label, current.policy);
   }
@@ -56,21 +56,14 @@ std::string Changes(const FormatTuning& tuning) {
 std::string Losses(const FormatTuning& tuning) {
   std::vector<TableRow> rows = {
       {"loss of the steps", "gradient lost", "skipped", "before first applied", "final scale"}};
-  const auto count = [](uint64_t steps) { return std::to_string(steps); };
-  const auto add = [&](const std::string& what, const PolicyScore& score) {
-    rows.push_back({what, Percent(score.mean_loss), count(score.skipped), count(score.first_skips),
-                    ScaleText(score.final_scale)});
+  const auto add = [&](const ComparedPolicy& one) {
+    if (!one.refusal.empty()) return;
+    rows.push_back({one.label, Percent(one.score.mean_loss), std::to_string(one.score.skipped),
+                    std::to_string(one.score.first_skips), ScaleText(one.score.final_scale)});
   };
-  for (const PolicyChoice& choice : tuning.choices) {
-    const bool recommended = &choice == &tuning.choices.front();
-    add((recommended ? "recommended " : "tuned ") + std::string(choice.policy->name), choice.score);
-  }
-  const std::string fixed_scale = ScaleText(tuning.fixed_scale);
-  rows.push_back({"fixed scale " + fixed_scale, Percent(tuning.fixed.mean_loss),
-                  count(tuning.fixed.skipped), "", fixed_scale});
-  for (const ComparedPolicy& row : tuning.comparisons) {
-    if (row.refusal.empty()) add(row.label, row.score);
-  }
+  std::ranges::for_each(tuning.choices, add);
+  add(tuning.fixed);
+  std::ranges::for_each(tuning.comparisons, add);
   rows.push_back({"best power of two for each step", Percent(tuning.least_loss), "", "", ""});
   constexpr std::string_view kDispensable[] = {"before first applied", "final scale"};
   return "\n" + FormatTable(rows, kDispensable);
@@ -132,7 +125,7 @@ std::string ModelZooText(const std::string& type, const ScaleParameters& paramet
 // hysteresis.
 std::string DeepSpeedText(const PolicyChoice& choice) {
   const ScaleParameters& parameters = choice.parameters;
-  const bool zero = choice.policy->name == "deepspeed";
+  const bool zero = choice.policy == "deepspeed";
   return fmt::format(
       "{{\n  \"fp16\": {{\n"
       "    \"enabled\": true,\n"
@@ -223,7 +216,7 @@ bool IsPolicyOf(ConfigTarget target, std::string_view policy) {
 std::string Block(const FormatTuning& tuning, bool compares_current) {
   if (!Trains(tuning)) return "";
   const std::string_view policy =
-      compares_current ? tuning.comparisons.back().policy : tuning.choices.front().policy->name;
+      compares_current ? tuning.comparisons.back().policy : tuning.choices.front().policy;
   for (const auto& [target, name] : EnumNames(ConfigTarget())) {
     const std::optional<std::string> block = ConfigText(target, tuning);
     if (!block || (!policy.empty() && !IsPolicyOf(target, policy))) continue;
@@ -241,7 +234,7 @@ std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& t
   if (format == "bf16") return BFloat16Text(target);
   const bool zoo = target == ConfigTarget::kModelZoo;
   for (const PolicyChoice& choice : tuning.choices) {
-    if (!IsPolicyOf(target, choice.policy->name)) continue;
+    if (!IsPolicyOf(target, choice.policy)) continue;
     const ScaleParameters& parameters = choice.parameters;
     if (zoo && format == "cb16") return ModelZooText("cbfloat16", parameters);
     if (format != "fp16") return std::nullopt;
@@ -277,7 +270,7 @@ constexpr const char* kFirstSkips = "steps skipped before the first applied one"
 }  // namespace
 
 inline void Rows(const PolicyChoice& of, RowSink& row) {
-  row("policy", of.policy ? of.policy->name : "", "canonical name");
+  row("policy", of.policy, "canonical name");
   row("params", of.named, "its parameters, under the names of its stack");
   row("mean_loss", of.score.mean_loss, kMeanLoss);
   row("skipped_steps", of.score.skipped, "steps that it skips");
@@ -291,7 +284,7 @@ inline void Rows(const PolicyChoice& of, RowSink& row) {
 inline void Rows(const ComparedPolicy& of, RowSink& row) {
   row("label", of.label, "what it is");
   row("policy", of.policy, "canonical name");
-  row("params", of.parameters, "its parameters");
+  row("params", of.named, "its parameters");
   row("refused", of.refusal, "why it does not run, if so; the following are missing then",
       kLeftOutIfEmpty);
   const auto score = [&](const auto& figure) { return of.refusal.empty() ? &figure : nullptr; };
@@ -346,8 +339,8 @@ void FixedScaleRows(const FormatTuning& tuning, RowSink& row) {
     return tuning.safest ? std::ldexp(1.0, (*tuning.safest).*exponent) : tuning.fixed_scale;
   };
   row("scale", tuning.fixed_scale, "a power of two");
-  row("mean_loss", tuning.fixed.mean_loss, kMeanLoss);
-  row("nonfinite_steps", tuning.fixed.skipped, "steps that are not finite at it");
+  row("mean_loss", tuning.fixed.score.mean_loss, kMeanLoss);
+  row("nonfinite_steps", tuning.fixed.score.skipped, "steps that are not finite at it");
   row("low", end(&SafeScales::low), "the least that is safe at as many steps");
   row("high", end(&SafeScales::high), "the largest");
 }
@@ -381,8 +374,10 @@ inline void Rows(const FormatTuning& of, RowSink& row) {
   row("never_finite_steps", of.hopeless_steps, "steps that were not finite when recorded");
   row("steps_losing_at_every_scale", of.empty_steps, "steps at which no scale is safe");
   std::vector<const ReplayTensor*> replayed;
-  for (const ReplayTensor& tensor : of.replayed) {
-    if (tensor.role == Role::kGrad) replayed.push_back(&tensor);
+  for (const PolicyChoice& choice : of.choices) {
+    for (const ReplayTensor& tensor : choice.tensors) {
+      if (tensor.role == Role::kGrad) replayed.push_back(&tensor);
+    }
   }
   row.List("tensors", "gradients of parameters under the recommendation", replayed, ReplayedRows);
   row("notes", of.notes, "remarks, one line each");

@@ -153,7 +153,7 @@ int RunTune(TuneCommandOptions options) {
   if (!block) {
     throw UsageError("--emit", "no such configuration",
                      "a format and a --policy that this stack has",
-                     Quoted(tuning.format) + " and " + Quoted(tuning.choices.front().policy->name));
+                     Quoted(tuning.format) + " and " + Quoted(tuning.choices.front().policy));
   }
   WriteOutput("-", *block);
   return 0;

@@ -78,7 +78,7 @@ TEST_F(Tuning, MovesWhereNoStaticScaleServesAllSteps) {
   WriteSteps(30, 40, "tiny.grad", {0x1p-26f});
   const FormatTuning tuning = Tune("fp16");
   EXPECT_EQ(ScalingAdvised(tuning), "dynamic scaling recommended");
-  EXPECT_EQ(tuning.fixed.mean_loss, 0.25);
+  EXPECT_EQ(tuning.fixed.score.mean_loss, 0.25);
   const CommonScales scales = CommonScalesOf(tuning.windows);
   EXPECT_TRUE(scales.empty());
   EXPECT_EQ(scales.low, 4);

@@ -54,22 +54,20 @@ struct PolicyScore {
   bool eligible() const { return events == 0; }
 };
 
-// The parameters for one policy.
-struct PolicyChoice {
-  const PolicyInfo* policy = nullptr;
-  ScaleParameters parameters;
-  std::vector<NamedValue> named;           // the same under the names of its stack
-  std::optional<ConfiguredScaler> scaler;  // that has them; nothing if the policy refuses all
-  PolicyScore score;
-  bool optimal = false;  // as good as the best power of two of each step
+// A policy, and what it comes to.
+struct ComparedPolicy {
+  std::string label, policy;          // the first for people
+  std::vector<NamedValue> named;      // its parameters, under the names of its stack
+  std::string refusal;                // why it does not run; else empty
+  PolicyScore score;                  // if it runs
+  std::vector<ReplayTensor> tensors;  // gradients, under what is recommended
 };
 
-// A policy as its stack has it, for comparison.
-struct ComparedPolicy {
-  std::string label, policy;
-  std::vector<NamedValue> parameters;
-  std::string refusal;  // why it does not run; else empty
-  PolicyScore score;
+// The parameters for one policy.
+struct PolicyChoice : ComparedPolicy {
+  ScaleParameters parameters;
+  std::optional<ConfiguredScaler> scaler;  // that has them; nothing if the policy refuses all
+  bool optimal = false;                    // as good as the best power of two of each step
 };
 
 // A parameter of the current policy that the recommendation changes.
@@ -82,11 +80,10 @@ struct FormatTuning : FormatAdvice {
   std::string reason;
   std::vector<PolicyChoice> choices;  // the policy asked for, then others
   double fixed_scale = 1;             // the scale of the verdict, or the safe one of most steps ...
-  PolicyScore fixed;                  // ... if it never changes; `skipped` are not finite
+  ComparedPolicy fixed;               // ... if it never changes; steps that skip are not finite
   double least_loss = 0;              // at the best power of two of each step
   std::vector<ComparedPolicy> comparisons;  // no scaling, the stacks' defaults, the current policy
   std::vector<ParameterChange> changes;     // of the current policy, if it is of the same stack
-  std::vector<ReplayTensor> replayed;       // under the recommendation
   std::vector<std::string> notes;
 };
 
