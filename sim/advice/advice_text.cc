@@ -20,8 +20,6 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr size_t kNamed = 3;  // tensors in a line
-
 // Returns what a tensor is of: a module, an operation, a parameter or a buffer.
 std::string OwnerOf(const std::string& tensor) {
   std::string_view name = tensor;
@@ -37,14 +35,6 @@ std::string OwnerOf(const std::string& tensor) {
     return "an input of " + Printable(std::string(name));
   }
   return Printable(std::string(name));
-}
-
-// Up to three names, and how many more.
-std::string ListedNames(const std::vector<std::string>& names) {
-  const auto named = std::min(kNamed, names.size());
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + named, ", "));
-  if (names.size() > kNamed) text += fmt::format(" and {} more", names.size() - kNamed);
-  return text;
 }
 
 std::string BinadesText(double binades) {
@@ -153,7 +143,7 @@ std::string ShadowText(const FormatAdvice& format) {
     return fmt::format(
         "fails in backward: at {} of {}, no loss scale keeps the gradients of {} "
         "finite.",
-        shadow.bad, steps, shadow.modules.empty() ? "parameters" : ListedNames(shadow.modules));
+        shadow.bad, steps, shadow.modules.empty() ? "parameters" : FirstNames(shadow.modules));
   }
   if (shadow.fails == ShadowFailure::kNotFinite) {
     return fmt::format("fails in forward: {} ({} of {}). No loss scale helps.",
@@ -164,7 +154,7 @@ std::string ShadowText(const FormatAdvice& format) {
                        steps, Percent(shadow.loss.value_or(1)));
   }
   return fmt::format("fails in forward: in {}, mean gradients of rows are off by {}, most in {}.",
-                     steps, Percent(shadow.gradients.value_or(1)), ListedNames(shadow.modules));
+                     steps, Percent(shadow.gradients.value_or(1)), FirstNames(shadow.modules));
 }
 
 // What else is to be said of what was looked at: recorded values that do not count.
@@ -184,7 +174,7 @@ std::string ForwardExceptions(const Advice& advice) {
         if (counts(tensor)) owners.push_back(OwnerOf(tensor.name));
       }
     }
-    if (!owners.empty()) text += what + ListedNames(owners) + ".";
+    if (!owners.empty()) text += what + FirstNames(owners) + ".";
   };
   say(" Values recorded as infinite, such as those of masks, do not count: ",
       [](const ForwardTensor& tensor) { return tensor.inf > 0; });
@@ -207,7 +197,7 @@ std::string ForwardRisk(const Advice& advice) {
       risks.insert(risks.end(), found.begin(), found.end());
     }
     if (!risks.empty()) {
-      return fmt::format("At risk in {} in forward: {}.", format.format, ListedNames(risks));
+      return fmt::format("At risk in {} in forward: {}.", format.format, FirstNames(risks));
     }
   }
   return "";
@@ -313,8 +303,9 @@ std::string ListOf(const std::vector<std::string>& names) {
 
 // What to keep in float32, by name if it is little.
 std::string PartsText(const Change& change) {
+  constexpr size_t kMostParts = 6;
   std::string text;
-  if (change.keep_float32.size() > 2 * kNamed) {
+  if (change.keep_float32.size() > kMostParts) {
     text = Counted(change.keep_float32.size(), "part") + " of the model";
   } else {
     std::vector<std::string> parts;
@@ -512,7 +503,7 @@ std::string GradientRisk(const Advice& advice) {
                                 StepRange(tensor.first_step, tensor.last_step)));
   }
   return fmt::format("At risk in {} at scale {}: {}.", found->format,
-                     Power(std::ilogb(*found->scale)), ListedNames(risks));
+                     Power(std::ilogb(*found->scale)), FirstNames(risks));
 }
 
 std::string LowText(const FormatAdvice& format) {

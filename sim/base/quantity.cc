@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <span>
 #include <string_view>
 
 #include "dlsim/error.h"
@@ -63,6 +65,12 @@ std::string Percent(double fraction) {
   if (fraction == 0) return "0";
   return fraction >= 0.0001 ? fmt::format("{:.3g} %", 100 * fraction)
                             : fmt::format("{:.1e} %", WithoutNanSign(100 * fraction));
+}
+
+std::string FirstNames(const std::vector<std::string>& names) {
+  const size_t shown = std::min<size_t>(3, names.size());
+  const std::string first = fmt::format("{}", fmt::join(std::span(names).first(shown), ", "));
+  return shown < names.size() ? fmt::format("{} and {} more", first, names.size() - shown) : first;
 }
 
 std::string Counted(uint64_t count, std::string_view noun) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dlsim/sim/loss_scaler.h"
 
@@ -38,6 +39,9 @@ std::string Percent(double fraction);
 
 // Returns "12.3 MiB": in the largest binary unit that leaves at least 1, of which KiB is the least.
 std::string Bytes(uint64_t bytes);
+
+// Returns "a, b, c and 4 more": the first three.
+std::string FirstNames(const std::vector<std::string>& names);
 
 // Returns "1 step", "12 steps".
 std::string Counted(uint64_t count, std::string_view noun);

@@ -561,8 +561,6 @@ void AddDiffKeys(std::vector<KeyTable>& tables) {
 
 namespace {
 
-constexpr size_t kNamed = 3;  // unmatched tensors in a line
-
 std::string Number(double value) { return fmt::format("{:.3g}", WithoutNanSign(value)); }
 
 // A figure between 0 and 1 whose distance to 1 matters.
@@ -625,16 +623,6 @@ std::string StepList(std::span<const int64_t> steps) {
   return fmt::format("{} steps ({} to {})", steps.size(), steps.front(), steps.back());
 }
 
-std::string UnmatchedNames(const Diff& diff, Mismatch why) {
-  std::string names;
-  size_t count = 0;
-  for (const UnmatchedTensor& tensor : diff.unmatched.items()) {
-    if (tensor.why != why || count++ >= kNamed) continue;
-    names += (names.empty() ? "" : ", ") + Printable(tensor.name);
-  }
-  return count > kNamed ? names + fmt::format(" and {} more", count - kNamed) : names;
-}
-
 std::string UnmatchedLine(const Diff& diff) {
   std::string text;
   const auto add = [&](const std::string& item, const char* where) {
@@ -642,9 +630,15 @@ std::string UnmatchedLine(const Diff& diff) {
   };
   add(StepList(diff.aligned.only_a), " only in A");
   add(StepList(diff.aligned.only_b), " only in B");
-  add(UnmatchedNames(diff, Mismatch::kOnlyInA), " only in A");
-  add(UnmatchedNames(diff, Mismatch::kOnlyInB), " only in B");
-  add(UnmatchedNames(diff, Mismatch::kShape), " of different shapes");
+  for (const auto& [why, where] : {std::pair(Mismatch::kOnlyInA, " only in A"),
+                                   {Mismatch::kOnlyInB, " only in B"},
+                                   {Mismatch::kShape, " of different shapes"}}) {
+    std::vector<std::string> names;
+    for (const UnmatchedTensor& tensor : diff.unmatched.items()) {
+      if (tensor.why == why) names.push_back(Printable(tensor.name));
+    }
+    add(FirstNames(names), where);
+  }
   return text.empty() ? text : text + ".";
 }
 
@@ -670,36 +664,6 @@ std::string NoteLines(const std::vector<std::string>& of_a, const std::vector<st
   return text;
 }
 
-bool IsInsideCharacter(const std::string& text, size_t at) {
-  return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
-}
-
-// Names of one model often begin, or end, alike: both ends stay.
-std::string Shortened(const std::string& name, size_t width) {
-  if (name.size() <= width) return name;
-  size_t begin = (width - 1) / 2, end = name.size() - (width - 2) / 2;
-  while (IsInsideCharacter(name, begin)) --begin;
-  while (IsInsideCharacter(name, end)) ++end;
-  return name.substr(0, begin) + ".." + name.substr(end);
-}
-
-// Shortens the first column until the table fits; the others are numbers.
-std::string FittingTable(std::vector<TableRow> rows) {
-  constexpr size_t kLeast = 16;
-  const std::string table = FormatTable(rows);
-  size_t width = 0, names = 0, begin = 0;
-  for (size_t end = 0; (end = table.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    width = std::max(width, end - begin);
-  }
-  if (width <= kTerminalColumns) return table;
-  for (const TableRow& row : rows) names = std::max(names, row.front().size());
-  const size_t over = width - kTerminalColumns;
-  for (TableRow& row : rows) {
-    row.front() = Shortened(row.front(), names > over + kLeast ? names - over : kLeast);
-  }
-  return FormatTable(rows);
-}
-
 // The ratio that is farthest from 1.
 std::string RatioText(const Extent& ratio) {
   const double low = *ratio.low, high = *ratio.high;
@@ -721,7 +685,8 @@ std::string TensorTable(const Diff& diff, size_t top) {
          RatioText(figures[kNormRatio]),
          fmt::format("{}/{}", tensor->steps_beyond, tensor->steps)});
   }
-  return FittingTable(std::move(rows)) + MoreRows(shown, order.size()) + "\n" +
+  constexpr std::string_view kDispensable[] = {"above", "norm B/A"};
+  return FormatTable(rows, kDispensable) + MoreRows(shown, order.size()) + "\n" +
          Wrap(
              std::string("  differs: the largest difference, at that step; ") +
              (values ? "cosine: the smallest; " : "binades: the largest distance of histograms; ") +
@@ -750,18 +715,17 @@ std::string LayerTable(const Diff& diff) {
                     std::to_string(layer.worst->worst_step),
                     fmt::format("{}/{}", layer.tensors_beyond, layer.tensors)});
   }
-  return "\n" + FittingTable(std::move(rows));
+  return "\n" + FormatTable(rows);
 }
 
 std::string StepTable(const Diff& diff) {
   std::vector<TableRow> rows = {{"step", "of B", "difference", "above", "worst tensor"}};
   for (const StepDiff& step : diff.steps) {
     const bool empty = step.tensors == 0;
-    const std::string name = empty ? "-" : Printable(diff.tensors.items()[step.tensor].name);
     rows.push_back({std::to_string(step.step_a), std::to_string(step.step_b),
                     empty ? "-" : Number(step.difference),
                     fmt::format("{}/{}", step.tensors_beyond, step.tensors),
-                    Shortened(name, kTerminalColumns / 2 - 2)});
+                    empty ? "-" : Printable(diff.tensors.items()[step.tensor].name)});
   }
   return "\n" + FormatTable(rows);
 }

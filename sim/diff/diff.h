@@ -212,7 +212,7 @@ struct DiffReportOptions {
   bool details = false;   // a table of the steps
 };
 
-// Returns the report, in lines of at most 80 columns but for long names of files.
+// Returns the report.
 std::string FormatDiff(const Diff& diff, const DiffReportOptions& options);
 
 }  // namespace dlsim::sim
