@@ -22,7 +22,6 @@
 #include "sim/base/expectation.h"
 #include "sim/base/files.h"
 #include "sim/base/shared_rows.h"
-#include "sim/diff/diff.h"
 #include "sim/replay/results.h"
 #include "sim/scaled/scaled.h"
 #include "sim/sweep/results.h"

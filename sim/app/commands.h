@@ -100,6 +100,7 @@ void AddProfileKeys(std::vector<KeyTable>& tables);
 void AddInfoKeys(std::vector<KeyTable>& tables);
 void AddReplayOptionKeys(std::vector<KeyTable>& tables);
 void AddSweepOptionKeys(std::vector<KeyTable>& tables);
+void AddDiffKeys(std::vector<KeyTable>& tables);
 void AddDiffOptionKeys(std::vector<KeyTable>& tables);
 
 }  // namespace dlsim::sim

@@ -241,7 +241,7 @@ StepSource Writing(const StepSource& source, const std::vector<RecordedStep>& st
 }
 
 // Leaves the steps that the folder does not have, and says how many it has.
-void LeaveOutFinished(const ProfileWriter& writer, bool quiet, std::vector<RecordedStep>& steps) {
+void LeaveOutFinished(const ProfileWriter& writer, std::vector<RecordedStep>& steps) {
   const size_t asked = steps.size();
   size_t changed = 0;
   std::erase_if(steps, [&](const RecordedStep& step) {
@@ -249,14 +249,13 @@ void LeaveOutFinished(const ProfileWriter& writer, bool quiet, std::vector<Recor
     changed += found == Found::kOther ? 1 : 0;
     return found == Found::kSame;
   });
-  if (quiet) return;
-  const auto note = [](const std::string& text) { CurrentCaller().Say("note: " + text); };
   if (const size_t skipped = asked - steps.size(); skipped > 0) {
-    note(fmt::format("skipping {} that {} there", Counted(skipped, "step"),
-                     skipped == 1 ? "is" : "are"));
+    CurrentCaller().Note(fmt::format("skipping {} that {} there", Counted(skipped, "step"),
+                                     skipped == 1 ? "is" : "are"));
   }
   if (changed > 0) {
-    note(fmt::format("replacing {} whose files have changed", Counted(changed, "step")));
+    CurrentCaller().Note(
+        fmt::format("replacing {} whose files have changed", Counted(changed, "step")));
   }
 }
 
@@ -282,15 +281,13 @@ int RunProfile(const ProfileCommandOptions& options) {
   ResultFiles files(options.results);
   std::vector<RecordedStep> steps =
       StepsOf(trace, source, settings.accumulate_steps, options.steps);
-  if (!options.results.quiet) {
-    for (const std::string& text : trace.notes()) CurrentCaller().Say("note: " + text);
-    NoteDevice(device.get());
-    if (steps.empty()) CurrentCaller().Say("note: no step has a number of --steps");
-  }
+  for (const std::string& text : trace.notes()) CurrentCaller().Note(text);
+  NoteDevice(device.get());
+  if (steps.empty()) CurrentCaller().Note("no step has a number of --steps");
   using Existing = ProfileWriter::Existing;
   const ProfileWriter writer(options.output, settings,
                              options.restart ? Existing::kReplace : Existing::kContinue);
-  LeaveOutFinished(writer, options.results.quiet, steps);
+  LeaveOutFinished(writer, steps);
   StepOptions step_options = options.step;
   step_options.mantissas = settings.mantissas;
   step_options.scaled = settings.scaled;

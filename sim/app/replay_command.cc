@@ -365,8 +365,7 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
 // Fits runs to a profile, which has no values to look at: leaves out their clipping, and the runs
 // that its tables do not answer, with a note. Throws UsageError for such a run if the user named
 // its policy.
-void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
-                  std::vector<SimulationRun>& runs) {
+void FitToProfile(const ProfileFacts& profile, bool named, std::vector<SimulationRun>& runs) {
   std::string left_out;
   std::erase_if(runs, [&](SimulationRun& run) {
     if (!run.start) return false;
@@ -384,8 +383,8 @@ void FitToProfile(const ProfileFacts& profile, bool named, bool quiet,
     left_out += (left_out.empty() ? "" : "; ") + RunLabel(run) + ": " + *why;
     return true;
   });
-  if (!left_out.empty() && !quiet) {
-    CurrentCaller().Say("note: left out, since a profile does not answer it: " + left_out);
+  if (!left_out.empty()) {
+    CurrentCaller().Note("left out, since a profile does not answer it: " + left_out);
   }
 }
 
@@ -447,16 +446,15 @@ int RunReplay(ReplayCommandOptions options) {
   }
   const bool names_policies =
       asks_for_policies && std::ranges::count(options.request.policies, "all") == 0;
-  if (facts.profile) FitToProfile(*facts.profile, names_policies, options.results.quiet, runs);
-  if (!options.results.quiet) NoteDevice(input);
+  if (facts.profile) FitToProfile(*facts.profile, names_policies, runs);
   ResultFiles files(options.results);
   Advice advice;
   if (!only_scaled) {
     advice = StepThrough(input.source, options, heat_map_bins, configured, files, runs);
   }
-  if (!unanswered.empty() && !options.results.quiet) {
-    CurrentCaller().Say("note: " + unanswered.front().name +
-                        " of the configuration is not judged: the profile does not hold it");
+  if (!unanswered.empty()) {
+    CurrentCaller().Note(unanswered.front().name +
+                         " of the configuration is not judged: the profile does not hold it");
   }
   StepScaled(input.source, scaled, only_scaled && files.csv ? &*files.csv : nullptr, advice);
   AddPaths(runs, advice);

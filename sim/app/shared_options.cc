@@ -153,7 +153,7 @@ std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t i
 
 void NoteDevice(const ComputeDevice* device) {
   if (device == nullptr) return;
-  CurrentCaller().Say("note: computes on " + Printable(device->name()));
+  CurrentCaller().Note("computes on " + Printable(device->name()));
 }
 
 namespace {
@@ -271,10 +271,14 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
   if (input.trace != nullptr) {
     input.device = OpenDevice(device, input.source.facts.file_bytes);
     replay.step.device = input.device.get();
+    NoteDevice(input.device.get());
   } else if (input.profile != nullptr) {
     // A device has nothing to do then. It is opened if the user names it, so that what is refused
     // does not depend on the input.
     input.device = OpenDevice(device, 0);
+    if (input.device != nullptr) {
+      CurrentCaller().Note("the CPU answers for a profile, not " + Printable(input.device->name()));
+    }
     const ProfileSettings& settings = input.profile->settings();
     if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
     replay.step.accumulation = settings.accumulation;
@@ -287,15 +291,6 @@ void RefuseWithoutGradients(const TraceArguments& arguments) {
   const std::string& glob = arguments.options.tensors;
   throw InputError(Printable(arguments.paths.front()),
                    glob == "*" ? "no gradients" : NoTensorMatches(glob));
-}
-
-void NoteDevice(const GradientInput& input) {
-  if (input.device != nullptr && input.profile != nullptr) {
-    CurrentCaller().Say("note: the CPU answers for a profile, not " +
-                        Printable(input.device->name()));
-    return;
-  }
-  NoteDevice(input.device.get());
 }
 
 }  // namespace dlsim::sim

@@ -77,7 +77,7 @@ void VisitComputation(OptionRows& option, DeviceChoice& choice, uint64_t* memory
 // (exit code 3) if the device is not usable; kAuto then means the CPU.
 std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes);
 
-// Tells on standard error what computes, unless it is the CPU.
+// Notes what computes, unless it is the CPU.
 void NoteDevice(const ComputeDevice* device);
 
 // What users ask a profile to hold, also of Python's writer; errors name `place`. Returns
@@ -106,9 +106,9 @@ struct GradientInput {
 // Whether a command has something to say of a forward pass without gradients.
 enum class ForwardAlone : uint8_t { kRefused, kTaken };
 
-// Opens the gradients and the device, and completes the options by what was asked and by what the
-// profile holds. Throws InputError if no tensor matches or the device is not usable, UsageError for
-// what a profile cannot answer.
+// Opens the gradients and the device, which is noted, and completes the options by what was asked
+// and by what the profile holds. Throws InputError if no tensor matches or the device is not
+// usable, UsageError for what a profile cannot answer.
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
                             const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone);
 
@@ -118,8 +118,5 @@ void VisitFloat32(OptionRows& option, std::vector<std::string>& names);
 
 // Throws InputError, exit code 3, that there are no gradients.
 [[noreturn]] void RefuseWithoutGradients(const TraceArguments& arguments);
-
-// Tells on standard error what measures, unless it is the CPU as usual.
-void NoteDevice(const GradientInput& input);
 
 }  // namespace dlsim::sim

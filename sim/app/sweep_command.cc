@@ -160,7 +160,6 @@ int RunSweep(SweepCommandOptions options) {
   if (config && !micro_steps.steps) micro_steps.steps = config->accumulate_steps;
   const GradientInput input = OpenGradients(micro_steps, options.trace, options.device,
                                             options.replay, ForwardAlone::kRefused);
-  if (!options.results.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source.facts;
   ResultFiles files(options.results);
   SweepOptions sweep = {.replay = options.replay, .tensors = options.trace.options.tensors};

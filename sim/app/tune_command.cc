@@ -116,7 +116,6 @@ int RunTune(TuneCommandOptions options) {
   KeepInFloat32(options.float32, input);
   input.source = KeepSteps(std::move(input.source), options.replay.step.memory_bytes);
   if (options.emit && !input.has_gradients) RefuseWithoutGradients(options.trace);
-  if (!options.results.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source.facts;
   ResultFiles files(options.results);
   request.tensors = options.trace.options.tensors;

@@ -37,6 +37,11 @@ class Caller {
   // Takes a note on the work, or why it failed: a line without its end.
   virtual void Say(std::string_view line) = 0;
 
+  // Says a note, unless it wants none.
+  void Note(const std::string& text) {
+    if (!quiet) Say("note: " + text);
+  }
+
   // The gradients that it gives itself in place of the file that `path` names, if it does. They
   // live at least as long as the command works.
   virtual std::unique_ptr<StepSource> GivenGradients(const std::string& path) const;
@@ -51,7 +56,7 @@ class Caller {
   int input = -1;                 // the descriptor that "-" reads, if any
   size_t columns = 0;             // that a report may have; 0: any number
   bool replaces_progress = true;  // progress replaces what was shown of it, and may come often
-  bool quiet = false;             // is told none
+  bool quiet = false;             // is told no progress, and no notes
 };
 
 // Returns who called the engine on this thread. Without a CallerScope nobody listens, and nobody

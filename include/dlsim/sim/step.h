@@ -83,6 +83,9 @@ class Step {
   // Null: the values are not at hand.
   const TraceStep* recorded() const { return opened_->recorded.get(); }
 
+  // Throws if values that were read have changed meanwhile.
+  void Check() const;
+
   // Returns the same step, which was asked nothing.
   std::unique_ptr<Step> Again() const { return std::unique_ptr<Step>(new Step(opened_)); }
 
@@ -171,7 +174,6 @@ class Step {
   // `otherwise`: what else than the trace would tell, after a comma.
   const TraceStep& Values(const std::string& reason, const std::string& otherwise = {}) const;
   std::shared_ptr<const PartTables> TablesAt(float scale) const;
-  void Check() const;
   bool SumsMayOverflow(const StepQuestion& question) const;
   StepQuestion Simplified(StepQuestion question) const;
   const char* AskTables(const OpenQuestion& one, size_t t, std::span<TableReader> readers,
