@@ -112,8 +112,9 @@ void NoiseFinder::Sample(const StepSource& source, const StepOptions& options) {
   constexpr size_t kMost = 8;
   const size_t steps = source.step_count, samples = std::min(kMost, (steps + kMost - 1) / kMost);
   if (steps == 0) return;
-  // The first step is recorded before an optimizer is known.
-  descends_ = !source.describe(steps - 1)->Listed(kDescentKey).empty();
+  // The first step is recorded before an optimizer is known, also that of a training that goes on.
+  const auto descends = [&](size_t i) { return !source.describe(i)->Listed(kDescentKey).empty(); };
+  descends_ = descends(steps - 1) || (steps > 1 && descends(steps - 2));
   if (samples < 2) return;
   StepOptions plain = options;
   plain.mantissas.clear();

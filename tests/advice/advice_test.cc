@@ -414,5 +414,25 @@ TEST_F(AdviceTest, NoiseThatTheRecordingNamesIsNotCounted) {
   EXPECT_EQ(AdviceOn({"fp16"}).formats.front().steps_outside, 1u);
 }
 
+// A recorder knows the optimizer after its first step: the last step may be the first of a training
+// that goes on.
+TEST_F(AdviceTest, OneOfTheLastTwoStepsNamesTheOptimizer) {
+  const auto noise_with_descent_at = [&](int named) {
+    for (int step = 0; step < 4; ++step) {
+      nlohmann::ordered_json metadata = {{"loss", "1"}};
+      if (step == named) metadata["descent"] = "SGD";
+      dir_.Write("step-" + std::to_string(step) + ".safetensors",
+                 BuildSafetensors({FloatTensor("a.weight.grad", {0.5f}),
+                                   FloatTensor("b.weight.grad", {0x1p-20f})},
+                                  metadata));
+    }
+    return AdviceOn({"fp16"}).formats.front().noise_tensors;
+  };
+  const std::vector<std::string> slight = {"b.weight.grad"};
+  EXPECT_EQ(noise_with_descent_at(3), slight);
+  EXPECT_EQ(noise_with_descent_at(2), slight);
+  EXPECT_TRUE(noise_with_descent_at(1).empty());
+}
+
 }  // namespace
 }  // namespace dlsim::sim
