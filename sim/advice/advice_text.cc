@@ -496,14 +496,15 @@ std::string GradientRisk(const Advice& advice) {
   });
   if (found == advice.formats.end()) return "";
   std::vector<std::string> risks;
-  for (const TensorHarm& tensor : found->at_risk) {
+  for (const TensorHarm& tensor :
+       std::span(found->at_risk).first(std::min<size_t>(3, found->at_risk.size()))) {
     risks.push_back(fmt::format("{} loses up to {}{} ({})", Printable(tensor.tensor->name),
                                 Percent(tensor.larger().worst),
                                 tensor.ChannelsLoseMore() ? " averaged over its channels" : "",
                                 StepRange(tensor.first_step, tensor.last_step)));
   }
   return fmt::format("At risk in {} at scale {}: {}.", found->format,
-                     Power(std::ilogb(*found->scale)), FirstNames(risks));
+                     Power(std::ilogb(*found->scale)), FirstNames(risks, found->at_risk.size()));
 }
 
 std::string LowText(const FormatAdvice& format) {

@@ -51,6 +51,9 @@ ConfiguredScaler MakeDefaults(const PolicyInfo& policy, const ParameterMap& para
   }
 }
 
+// Powers of two that are tried and recommended.
+constexpr int kLowestScaleExponent = -24, kHighestScaleExponent = 40;
+
 constexpr size_t kStepBudget = 10'000'000;  // steps predicted for one policy: less than a second
 
 double PowerBelow(double value) { return std::exp2(std::floor(std::log2(value))); }
@@ -94,6 +97,16 @@ double LeastLoss(std::span<const StepWindow> windows) {
     lost += step.hopeless ? 1 : is_safe ? 0 : step.harm_below.front();
   }
   return windows.empty() ? 0 : lost / static_cast<double>(windows.size());
+}
+
+// What an applied step loses: all if an activation gradient overflows, nothing as long as its harm
+// (docs/numerics.md) stays below the threshold, else the mean over tensors of what each loses of
+// its own energy, the larger of parameter and activation gradients.
+double LossOf(const ReplayStep& step, const Conversion& conversion) {
+  if (step.activations.nonfinite_outputs > 0) return 1;
+  const bool parameters_only = step.activation_harm.worst_tensor.empty();
+  const double harm = std::fmax(step.harm.mean, step.activation_harm.mean);
+  return harm <= HarmLimit(conversion, parameters_only) ? 0 : std::fmin(1, harm);
 }
 
 // Returns the scale of the verdict, or the one that is safe at the most steps.
@@ -331,13 +344,6 @@ PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
   family.lowest_min = family.min.empty() ? 0 : LowestAccepted(family, &ScaleParameters::min);
   family.lowest_init = LowestAccepted(family, &ScaleParameters::init);
   return family;
-}
-
-double LossOf(const ReplayStep& step, const Conversion& conversion) {
-  if (step.activations.nonfinite_outputs > 0) return 1;
-  const bool parameters_only = step.activation_harm.worst_tensor.empty();
-  const double harm = std::fmax(step.harm.mean, step.activation_harm.mean);
-  return harm <= HarmLimit(conversion, parameters_only) ? 0 : std::fmin(1, harm);
 }
 
 PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion) {

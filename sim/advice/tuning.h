@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parameters of a policy that follow from the scale windows of the steps, and what a run of it
-// loses; and the result of `dlsim tune`, for a terminal and as JSON ("dlsim.tune/1", docs/tune.md).
-// include/dlsim/sim/tune.h has the tuning.
+// loses. include/dlsim/sim/tune.h has the tuning.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,14 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "dlsim/enum_names.h"
 #include "dlsim/sim/tune.h"
-#include "sim/base/rows.h"
 
 namespace dlsim::sim {
-
-// Powers of two that are tried and recommended.
-inline constexpr int kLowestScaleExponent = -24, kHighestScaleExponent = 40;
 
 // Returns the policy that is tuned for a format.
 std::string_view TunedPolicy(const TuneRequest& request, const std::string& format);
@@ -53,11 +45,6 @@ struct PolicyFamily {
 PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
                       std::span<const std::string> settings = {});
 
-// What an applied step loses: all if an activation gradient overflows, nothing as long as its harm
-// (docs/numerics.md) stays below the threshold, else the mean over tensors of what each loses of
-// its own energy, the larger of parameter and activation gradients.
-double LossOf(const ReplayStep& step, const Conversion& conversion);
-
 // Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.
 PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
 
@@ -72,48 +59,5 @@ CommonScales CommonScalesOf(std::span<const StepWindow> windows);
 
 // Returns the verdict as what to do about the loss scale.
 std::string_view ScalingAdvised(const FormatAdvice& advice);
-
-// Returns the report but for verdict and trace: what is recommended and how to configure it; with
-// `details` what others lose.
-std::string FormatTuneReport(const TuneResult& result, bool details);
-
-// The document, of what lives until it is told; `config`: empty without one.
-TellRows RowsOf(const TuneResult& result, const TellRows& trace = {}, const TellRows& verdict = {},
-                const TellRows& config = {});
-void AddTuneKeys(std::vector<KeyTable>& tables);
-
-// The stacks for which a recommendation is told as what to paste: a configuration, which
-// `dlsim replay --config` reads, or Python.
-enum class ConfigTarget : uint8_t {
-  kModelZoo,
-  kDeepSpeed,
-  kTorch,
-  kAccelerate,
-  kTrainer,
-  kLightning
-};
-
-constexpr auto EnumNames(ConfigTarget) {
-  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kModelZoo, "zoo"},
-                                                {ConfigTarget::kDeepSpeed, "deepspeed"},
-                                                {ConfigTarget::kTorch, "torch"},
-                                                {ConfigTarget::kAccelerate, "accelerate"},
-                                                {ConfigTarget::kTrainer, "trainer"},
-                                                {ConfigTarget::kLightning, "lightning"}});
-}
-
-// What people call them, too.
-constexpr auto EnumAliases(ConfigTarget) {
-  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kTorch, "pytorch"},
-                                                {ConfigTarget::kTrainer, "hf"},
-                                                {ConfigTarget::kTrainer, "huggingface"}});
-}
-
-// Returns the policy whose rule the stack follows.
-std::string_view PolicyOf(ConfigTarget target);
-
-// Returns the block for a format, or nothing if the stack has no such type or the tuning has no
-// choice for its policy.
-std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning);
 
 }  // namespace dlsim::sim

@@ -16,7 +16,6 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
-#include "sim/advice/tuning.h"
 #include "sim/app/scaler_run.h"
 #include "sim/base/caller.h"
 #include "sim/base/expectation.h"

@@ -99,6 +99,7 @@ void AddFormatsKeys(std::vector<KeyTable>& tables);
 void AddProfileKeys(std::vector<KeyTable>& tables);
 void AddInfoKeys(std::vector<KeyTable>& tables);
 void AddReplayOptionKeys(std::vector<KeyTable>& tables);
+void AddTuneKeys(std::vector<KeyTable>& tables);
 void AddSweepOptionKeys(std::vector<KeyTable>& tables);
 void AddDiffKeys(std::vector<KeyTable>& tables);
 void AddDiffOptionKeys(std::vector<KeyTable>& tables);

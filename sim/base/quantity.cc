@@ -67,10 +67,10 @@ std::string Percent(double fraction) {
                             : fmt::format("{:.1e} %", WithoutNanSign(100 * fraction));
 }
 
-std::string FirstNames(const std::vector<std::string>& names) {
+std::string FirstNames(const std::vector<std::string>& names, size_t all) {
   const size_t shown = std::min<size_t>(3, names.size());
   const std::string first = fmt::format("{}", fmt::join(std::span(names).first(shown), ", "));
-  return shown < names.size() ? fmt::format("{} and {} more", first, names.size() - shown) : first;
+  return shown < all ? fmt::format("{} and {} more", first, all - shown) : first;
 }
 
 std::string Counted(uint64_t count, std::string_view noun) {

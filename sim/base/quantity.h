@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -40,8 +41,11 @@ std::string Percent(double fraction);
 // Returns "12.3 MiB": in the largest binary unit that leaves at least 1, of which KiB is the least.
 std::string Bytes(uint64_t bytes);
 
-// Returns "a, b, c and 4 more": the first three.
-std::string FirstNames(const std::vector<std::string>& names);
+// Returns "a, b, c and 4 more": the first three of `all`, of which `names` are at least these.
+std::string FirstNames(const std::vector<std::string>& names, size_t all);
+inline std::string FirstNames(const std::vector<std::string>& names) {
+  return FirstNames(names, names.size());
+}
 
 // Returns "1 step", "12 steps".
 std::string Counted(uint64_t count, std::string_view noun);
