@@ -169,19 +169,6 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
   return path;
 }
 
-void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice) {
-  if (scaled.empty()) return;
-  advice.scaled = std::move(scaled);
-  if (advice.formats.empty()) {
-    const auto best = std::ranges::min_element(advice.scaled, {}, VerdictOn);
-    advice.best = static_cast<size_t>(best - advice.scaled.begin());
-    const std::set<Role>& roles = advice.scaled.front().looked_at;
-    advice.looked_at = {roles.begin(), roles.end()};
-    advice.parameters_only = !roles.contains(Role::kActGrad);
-    advice.channels = true;
-  }
-}
-
 // What to change where a format fails.
 
 namespace {

@@ -38,9 +38,6 @@ PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window);
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows);
 
-// Adds what was found of scaled formats.
-void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice);
-
 // Returns the source as if parts of the model had been kept in float32: without their tensors.
 // Throws UsageError for a name of which the recording has no tensor.
 StepSource KeptInFloat32(StepSource source, std::span<const std::string> names);

@@ -509,10 +509,8 @@ void ReplayEvidence(const StepSource& source, const ReplayOptions& options,
   for (FormatTuning& tuning : tunings) {
     const NamedFormat format = ParseFormat(tuning.format);
     const auto add = [&](const PolicyInfo& policy, ConfiguredScaler scaler, ComparedPolicy& row) {
-      ReplayRun& run = runs.emplace_back(MakeRun(format, policy, std::move(scaler)));
-      run.conversion = request.conversion;
-      run.conversion.format = format.format;
-      run.tensor_records = TensorRecords::kDropped;
+      runs.push_back(MakeRun(format, policy, std::move(scaler), request.conversion));
+      runs.back().tensor_records = TensorRecords::kDropped;
       rows.push_back(&row);
     };
     for (PolicyChoice& choice : tuning.choices) {

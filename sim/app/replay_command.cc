@@ -277,7 +277,14 @@ void StepScaled(const StepSource& source, std::span<const NamedScaledFormat> for
     csv->Write(ScaledCsvHeader());
     observer = [csv](const ObservedScaled& found) { csv->Write(ScaledCsvRows(found)); };
   }
-  AddScaled(ReplayScaled(source, formats, observer), advice);
+  advice.scaled = ReplayScaled(source, formats, observer);
+  if (!advice.formats.empty()) return;
+  const auto best = std::ranges::min_element(advice.scaled, {}, VerdictOn);
+  advice.best = static_cast<size_t>(best - advice.scaled.begin());
+  const std::set<Role>& roles = advice.scaled.front().looked_at;
+  advice.looked_at = {roles.begin(), roles.end()};
+  advice.parameters_only = !roles.contains(Role::kActGrad);
+  advice.channels = true;
 }
 
 // Below the smallest normal value of the format asked for, else of fp16, a value is denormal: the

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -96,12 +96,12 @@ std::string WarmUp(const SimulationRun& run) {
       expected ? std::to_string(*expected) : "endless", skipped);
 }
 
-using TensorOrder = bool (*)(const ReplayTensor& a, const ReplayTensor& b);
-
-std::string WorstTensors(std::vector<ReplayTensor> tensors, const char* title, TensorOrder worse,
+// Those with the largest of a figure.
+template <class Figure>
+std::string WorstTensors(std::vector<ReplayTensor> tensors, const char* title, const Figure& figure,
                          size_t top) {
   if (tensors.empty() || top == 0) return "";
-  std::stable_sort(tensors.begin(), tensors.end(), worse);
+  std::ranges::stable_sort(tensors, std::greater(), figure);
   const size_t shown = std::min(top, tensors.size());
   std::vector<TableRow> rows = {
       {title, "role", "underflow", "of nonzero", "energy lost", "subnormal", "overflow", "absmax"}};
@@ -115,13 +115,6 @@ std::string WorstTensors(std::vector<ReplayTensor> tensors, const char* title, T
   std::vector<std::string_view> dispensable(rows.front().rbegin(), rows.front().rend() - 2);
   std::erase(dispensable, "underflow");
   return FormatTable(rows, dispensable);
-}
-
-std::vector<ReplayTensor> UnderflowingGradients(const SimulationRun& run) {
-  std::vector<ReplayTensor> tensors;
-  std::ranges::copy_if(run.result.tensors, std::back_inserter(tensors),
-                       [](const ReplayTensor& tensor) { return tensor.stats.underflow > 0; });
-  return tensors;
 }
 
 std::string Events(const SimulationRun& run) {
@@ -189,26 +182,18 @@ std::string Optimizers(const SimulationRun& run, std::span<const OptimizerGroup>
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top) {
   if (!run.start || run.result.steps.empty()) return "";
+  std::vector<ReplayTensor> underflowing = run.result.tensors;
+  std::erase_if(underflowing, [](const ReplayTensor& of) { return of.stats.underflow == 0; });
   return "\n" + RunLabel(run) + ":\n" + CountFailures(run) + FirstFailure(run) + Hopeless(run) +
          WarmUp(run) + ClippingLine(run) + Optimizers(run, optimizers) + Events(run) +
          WorstTensors(
-             UnderflowingGradients(run), "worst by underflow",
-             [](const ReplayTensor& a, const ReplayTensor& b) {
-               return a.stats.underflow_fraction() > b.stats.underflow_fraction();
-             },
-             top) +
-         WorstTensors(
-             UnderflowingGradients(run), "worst by energy lost",
-             [](const ReplayTensor& a, const ReplayTensor& b) {
-               return a.worst_step_energy_lost > b.worst_step_energy_lost;
-             },
-             top) +
+             underflowing, "worst by underflow",
+             [](const ReplayTensor& of) { return of.stats.underflow_fraction(); }, top) +
+         WorstTensors(underflowing, "worst by energy lost", &ReplayTensor::worst_step_energy_lost,
+                      top) +
          WorstTensors(
              run.result.forward.tensors, "forward, largest first",
-             [](const ReplayTensor& a, const ReplayTensor& b) {
-               return a.stats.absmax > b.stats.absmax;
-             },
-             top);
+             [](const ReplayTensor& of) { return of.stats.absmax; }, top);
 }
 
 std::string Range(const SourceFacts& facts) {

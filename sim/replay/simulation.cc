@@ -36,11 +36,12 @@ void HeatMap::Add(size_t index, const ReplayStep& record, const Step& step,
   }
 }
 
-ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy,
-                  ConfiguredScaler configured) {
+ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy, ConfiguredScaler configured,
+                  Conversion conversion) {
+  conversion.format = format.format;
   return {.format = format.name,
           .policy = std::string(policy.name),
-          .conversion = {format.format},
+          .conversion = conversion,
           .rules = policy.rules,
           .scaler = std::move(configured.scaler),
           .clipping = {.max_norm = {}, .max_value = {}, .rule = policy.rules.clip_rule},
@@ -133,9 +134,7 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
     run.notes = std::move(configured.notes);
     RestoreState(SettingsFor(policy, request.states, StateSettings(), only_policy), policy.name,
                  configured);
-    run.start = MakeRun(format, policy, std::move(configured));
-    run.start->conversion = request.conversion;
-    run.start->conversion.format = format.format;
+    run.start = MakeRun(format, policy, std::move(configured), request.conversion);
     run.start->rules = run.rules;
     run.start->clipping = request.clipping;
     run.start->clipping.rule = run.rules.clip_rule;

@@ -316,9 +316,8 @@ SweepPlan PlanSweep(const SweepGrid& grid) {
     const PolicyInfo& policy = *point.policy;
     const NamedFormat& format = plan.formats[point.format];
     try {
-      ReplayRun run = MakeRun(format, policy, policy.make(ParametersOf(grid, point), format.name));
-      run.conversion = grid.conversion;
-      run.conversion.format = format.format;
+      ReplayRun run = MakeRun(format, policy, policy.make(ParametersOf(grid, point), format.name),
+                              grid.conversion);
       run.conversion.rounding = ParseNamed<Rounding>("--rounding", grid.roundings[point.rounding]);
       run.rules.finite_test = grid.finite_test.value_or(run.rules.finite_test);
       plan.runs.push_back(std::move(run));

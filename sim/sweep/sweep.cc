@@ -59,46 +59,6 @@ SharedOutcome OutcomeOf(const Step& step, std::span<const size_t> checked, const
   return outcome;
 }
 
-// A run's outcome as it grows, step by step.
-class OutcomeSum {
- public:
-  // `window` of the step; null if windows are not searched.
-  void Add(const PathStep& step, const TensorStats& gradients, const StepWindow* window) {
-    const double energy_lost = gradients.energy_lost();
-    outcome_.Add(step, energy_lost);
-    outcome_.gradients.Merge(gradients);
-    if (!step.skipped) energy_lost_ += energy_lost;
-    if (window == nullptr) return;
-    const bool lost = step.skipped || !step.finite;
-    loss_ = loss_.value_or(0) + (lost ? 1 : window->LossAt(step.scale));
-    if (lost || window->hopeless) return;
-    outcome_.steps_below_window += step.scale < window->lowest_scale();
-    outcome_.steps_with_headroom += std::ldexp(step.scale, kHeadroom) <= window->highest_scale;
-  }
-
-  bool refused() const { return !outcome_.refused.empty(); }
-  bool ended() const { return outcome_.fatal || refused(); }
-  void End(ScalerEvent fatal) { outcome_.fatal = std::move(fatal); }
-  void Refuse(std::string reason) { outcome_.refused = std::move(reason); }
-
-  // Returns the outcome; `steps` are those of the trace.
-  SweepOutcome Take(size_t steps) {
-    outcome_.gradients.quantized_sum_of_squares = 0;
-    const auto applied = static_cast<double>(outcome_.steps - outcome_.skipped_steps);
-    if (applied > 0) outcome_.mean_energy_lost = energy_lost_ / applied;
-    if (loss_) {
-      const auto never_run = static_cast<double>(steps - outcome_.steps);
-      outcome_.mean_loss = (*loss_ + never_run) / static_cast<double>(steps);
-    }
-    return std::move(outcome_);
-  }
-
- private:
-  SweepOutcome outcome_;
-  std::optional<double> loss_;
-  double energy_lost_ = 0;  // summed over applied steps
-};
-
 // Formats whose windows are searched together.
 struct WindowGroup {
   Conversion conversion;     // but for the format
@@ -111,9 +71,40 @@ struct SweptRun {
   size_t kind = 0;  // among RunKinds
   // Instead, if it asks more of a step than its kind tells.
   std::unique_ptr<ReplayRuns> replay = {};
-  size_t windows = 0, format = 0;  // the group and the format whose windows are its own
-  OutcomeSum sum = {};
+  size_t windows = 0, format = 0;   // the group and the format whose windows are its own
+  SweepOutcome outcome = {};        // as it grows, step by step
+  std::optional<double> loss = {};  // summed over steps, if windows are searched
+  double energy_lost = 0;           // summed over applied steps
   SharedOutcome* shared = nullptr;  // of the coming step
+
+  bool refused() const { return !outcome.refused.empty(); }
+  bool ended() const { return outcome.fatal || refused(); }
+
+  // `window` of the step; null if windows are not searched.
+  void Add(const PathStep& step, const TensorStats& gradients, const StepWindow* window) {
+    const double energy = gradients.energy_lost();
+    outcome.Add(step, energy);
+    outcome.gradients.Merge(gradients);
+    if (!step.skipped) energy_lost += energy;
+    if (window == nullptr) return;
+    const bool lost = step.skipped || !step.finite;
+    loss = loss.value_or(0) + (lost ? 1 : window->LossAt(step.scale));
+    if (lost || window->hopeless) return;
+    outcome.steps_below_window += step.scale < window->lowest_scale();
+    outcome.steps_with_headroom += std::ldexp(step.scale, kHeadroom) <= window->highest_scale;
+  }
+
+  // Returns the outcome; `steps` are those of the trace.
+  SweepOutcome Take(size_t steps) {
+    outcome.gradients.quantized_sum_of_squares = 0;
+    const auto applied = static_cast<double>(outcome.steps - outcome.skipped_steps);
+    if (applied > 0) outcome.mean_energy_lost = energy_lost / applied;
+    if (loss) {
+      const auto never_run = static_cast<double>(steps - outcome.steps);
+      outcome.mean_loss = (*loss + never_run) / static_cast<double>(steps);
+    }
+    return std::move(outcome);
+  }
 };
 
 // Whether a scaler, and what all runs of its kind learn, are all of the run.
@@ -140,22 +131,22 @@ class SweepLoop {
     // The verdict is on all steps, also where the original would have ended every run.
     const auto going = [&] {
       return std::ranges::any_of(runs_, [&](const SweptRun& run) {
-        return windows_.empty() ? !run.sum.ended() : !run.sum.refused();
+        return windows_.empty() ? !run.ended() : !run.refused();
       });
     };
     const auto take = [&](size_t i, Step& step) {
       for (WindowGroup& group : windows_) group.finder->Take(i, step);
       JudgeStep(step);
       for (SweptRun& run : runs_) {
-        if (!run.sum.ended()) Advance(i, step, run);
+        if (!run.ended()) Advance(i, step, run);
       }
       return going();
     };
     if (going()) ForEachStep(source_, replay_.step, take);
     SweepRun swept;
     const bool all_refused =
-        std::ranges::all_of(runs_, [](const SweptRun& run) { return run.sum.refused(); });
-    for (SweptRun& run : runs_) swept.outcomes.push_back(run.sum.Take(source_.step_count));
+        std::ranges::all_of(runs_, [](const SweptRun& run) { return run.refused(); });
+    for (SweptRun& run : runs_) swept.outcomes.push_back(run.Take(source_.step_count));
     for (WindowGroup& group : windows_) {
       if (all_refused) break;
       swept.verdicts.push_back({group.conversion.rounding, group.finder->Conclude()});
@@ -171,9 +162,10 @@ class SweepLoop {
     SweptRun swept = {.scaler = run.scaler};
     const auto outside = OutsideTables(run.conversion, 1.0f);
     if (source_.facts.profile && outside) {
-      swept.sum.Refuse(std::string("only the values of the gradients tell this, which a profile "
-                                   "does not hold: ") +
-                       WhyNot(*outside));
+      swept.outcome.refused =
+          std::string(
+              "only the values of the gradients tell this, which a profile does not hold: ") +
+          WhyNot(*outside);
     } else {
       if (!options_.formats.empty()) FindWindowsOf(run, swept);
       if (IsTold(run, replay_)) {
@@ -216,7 +208,7 @@ class SweepLoop {
     StepQuestions questions;
     outcomes_.clear();
     for (SweptRun& run : runs_) {
-      if (run.sum.ended() || run.replay) continue;
+      if (run.ended() || run.replay) continue;
       const auto scale = static_cast<float>(run.scaler.scale());
       const uint64_t key = uint64_t{run.kind} << 32 | std::bit_cast<uint32_t>(scale);
       const auto [place, added] = outcomes_.try_emplace(key);
@@ -255,21 +247,24 @@ class SweepLoop {
     }
     if (run.replay) {
       run.replay->Take(i, step);
-      if (const auto& why = run.replay->result(0).unanswered) return run.sum.Refuse(*why);
-      if (run.replay->AllStopped()) run.sum.End(run.replay->result(0).events.back());
+      const ReplayResult& result = run.replay->result(0);
+      run.outcome.refused = result.unanswered.value_or("");
+      if (run.refused()) return;
+      if (run.replay->AllStopped()) run.outcome.fatal = result.events.back();
       const ReplayStep record = run.replay->TakeStep(0);
-      return run.sum.Add(record, record.gradients, window);
+      return run.Add(record, record.gradients, window);
     }
     const SharedOutcome& shared = *run.shared;
-    if (!shared.refused.empty()) return run.sum.Refuse(shared.refused);
+    run.outcome.refused = shared.refused;
+    if (run.refused()) return;
     const double scale = run.scaler.scale();
     ScalerDecision decision = run.scaler.Next(shared.input);
-    run.sum.Add({step.number(), scale, run.scaler.scale(), !shared.input.overflow, decision.skip,
-                 shared.lower_scale_helps},
-                shared.gradients, window);
+    run.Add({step.number(), scale, run.scaler.scale(), !shared.input.overflow, decision.skip,
+             shared.lower_scale_helps},
+            shared.gradients, window);
     if (!decision.event || !decision.event->fatal || replay_.on_fatal == OnFatal::kContinue) return;
     decision.event->step = step.number();
-    run.sum.End(std::move(*decision.event));
+    run.outcome.fatal = std::move(*decision.event);
   }
 
   const StepSource& source_;

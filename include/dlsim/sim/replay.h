@@ -88,8 +88,9 @@ struct ReplayRun {
 ReplayRun MakeRun(std::string_view format, std::string_view policy,
                   std::span<const std::string> settings = {});
 
-// The same for a policy that is configured already.
-ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy, ConfiguredScaler configured);
+// The same for a policy that is configured already, and a conversion whose format is filled in.
+ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy, ConfiguredScaler configured,
+                  Conversion conversion = {});
 
 // The parameters of one optimizer: the gradients whose name matches a pattern (fnmatch) and none of
 // an earlier group's. All optimizers share the loss scale.
