@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 
+#include "dlsim/error.h"
 #include "src/base/check.h"
 #include "src/base/float_environment.h"
 #include "src/base/parallel.h"
@@ -910,27 +912,25 @@ DLSIM_EXPORT(EncodeBlock32);
 DLSIM_EXPORT(DecodeBlock16);
 DLSIM_EXPORT(DecodeBlock32);
 
+// Calls kernel(begin, count) for the blocks of an array; `output` is for messages.
 template <class Code, class Kernel>
-void EncodeInBlocks(const ArrayConversion& how, std::span<const float> values,
-                    std::span<Code> codes, const Kernel& kernel) {
-  CheckLength("EncodeArray", "codes", values.size(), codes.size());
-  DLSIM_CHECK(how.first_index % kElementsPerPhiloxBlock == 0);
-  DLSIM_CHECK(CodeBits(how.conversion.format) <= static_cast<int>(8 * sizeof(Code)));
-  ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
-    ArrayConversion block = how;
-    block.first_index += begin;
-    kernel(block, values.data() + begin, count, codes.data() + begin);
-  });
+void ConvertInBlocks(const char* output, const Format& format, size_t inputs, size_t outputs,
+                     const Kernel& kernel) {
+  if (inputs != outputs) {
+    throw UsageError(output, "wrong length", std::to_string(inputs), std::to_string(outputs));
+  }
+  DLSIM_CHECK(CodeBits(format) <= static_cast<int>(8 * sizeof(Code)));
+  ParallelForBlocks(inputs, kernel);
 }
 
-template <class Code, class Kernel>
-void DecodeInBlocks(const Format& format, std::span<const Code> codes, std::span<float> values,
-                    const Kernel& kernel) {
-  CheckLength("DecodeArray", "values", codes.size(), values.size());
-  DLSIM_CHECK(CodeBits(format) <= static_cast<int>(8 * sizeof(Code)));
-  ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
-    kernel(format, codes.data() + begin, count, values.data() + begin);
-  });
+constexpr const char* kEncoded = "EncodeArray: codes";
+constexpr const char* kDecoded = "DecodeArray: values";
+
+// The conversion of what begins at an element, the first of a block.
+ArrayConversion From(size_t begin, ArrayConversion how) {
+  DLSIM_CHECK(how.first_index % kElementsPerPhiloxBlock == 0);
+  how.first_index += begin;
+  return how;
 }
 
 // An output that fits into the last-level cache may be read from there next. The cache is not asked
@@ -945,9 +945,11 @@ Stores StoresFor(size_t output_bytes) {
 
 void EncodeArrayWith(Stores stores, const ArrayConversion& how, std::span<const float> values,
                      std::span<uint16_t> codes) {
-  EncodeInBlocks(how, values, codes, [&](auto... arguments) {
-    DLSIM_DISPATCH(EncodeBlock16)(stores, arguments...);
-  });
+  ConvertInBlocks<uint16_t>(kEncoded, how.conversion.format, values.size(), codes.size(),
+                            [&](size_t begin, size_t count) {
+                              DLSIM_DISPATCH(EncodeBlock16)
+                              (stores, From(begin, how), &values[begin], count, &codes[begin]);
+                            });
 }
 
 void EncodeArray(const ArrayConversion& how, std::span<const float> values,
@@ -957,16 +959,19 @@ void EncodeArray(const ArrayConversion& how, std::span<const float> values,
 
 void EncodeArray(const ArrayConversion& how, std::span<const float> values,
                  std::span<uint32_t> codes) {
-  EncodeInBlocks(how, values, codes, [](auto... arguments) {
-    DLSIM_DISPATCH(EncodeBlock32)(arguments...);
-  });
+  ConvertInBlocks<uint32_t>(kEncoded, how.conversion.format, values.size(), codes.size(),
+                            [&](size_t begin, size_t count) {
+                              DLSIM_DISPATCH(EncodeBlock32)
+                              (From(begin, how), &values[begin], count, &codes[begin]);
+                            });
 }
 
 void DecodeArrayWith(Stores stores, const Format& format, std::span<const uint16_t> codes,
                      std::span<float> values) {
-  DecodeInBlocks(format, codes, values, [&](auto... arguments) {
-    DLSIM_DISPATCH(DecodeBlock16)(stores, arguments...);
-  });
+  ConvertInBlocks<uint16_t>(
+      kDecoded, format, codes.size(), values.size(), [&](size_t begin, size_t count) {
+        DLSIM_DISPATCH(DecodeBlock16)(stores, format, &codes[begin], count, &values[begin]);
+      });
 }
 
 void DecodeArray(const Format& format, std::span<const uint16_t> codes, std::span<float> values) {
@@ -974,9 +979,10 @@ void DecodeArray(const Format& format, std::span<const uint16_t> codes, std::spa
 }
 
 void DecodeArray(const Format& format, std::span<const uint32_t> codes, std::span<float> values) {
-  DecodeInBlocks(format, codes, values, [](auto... arguments) {
-    DLSIM_DISPATCH(DecodeBlock32)(arguments...);
-  });
+  ConvertInBlocks<uint32_t>(
+      kDecoded, format, codes.size(), values.size(), [&](size_t begin, size_t count) {
+        DLSIM_DISPATCH(DecodeBlock32)(format, &codes[begin], count, &values[begin]);
+      });
 }
 
 }  // namespace dlsim

@@ -107,12 +107,7 @@ void ApplyMetadata(const std::string& place, Recording& recording) {
 }
 
 void CheckPosition(const Recording& recording, int64_t step, size_t micro_steps, size_t ranks) {
-  const std::optional<int64_t> own_step =
-      MetadataNumber(recording.place, recording.metadata, "step");
-  if (own_step.value_or(step) != step) {
-    throw InputError(recording.place, "step in the metadata differs", std::to_string(step),
-                     std::to_string(*own_step));
-  }
+  CheckIndex(recording, "step", step);
   CheckCount(recording, "micro_steps", micro_steps,
              "missing micro-step: wrong number of files for this step");
   CheckIndex(recording, "micro_step", recording.micro);

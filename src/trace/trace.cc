@@ -19,37 +19,31 @@
 namespace dlsim {
 namespace {
 
-using ShapeMap = std::map<std::string_view, const std::vector<uint64_t>*>;
-
-ShapeMap GradientShapes(const Recording& recording) {
-  ShapeMap shapes;
-  for (const TraceTensor& tensor : recording.tensors) {
-    if (tensor.info->role == Role::kGrad) shapes.emplace(tensor.info->name, &tensor.info->shape);
-  }
-  return shapes;
-}
-
 // Gradients of micro-steps and of ranks are added, so they must be of the same parameters.
 // Activation gradients belong to their own batch and may differ. `first_name` is for messages.
 void CheckSameGradients(const Recording& first, const std::string& first_name,
                         const Recording& other) {
-  const ShapeMap expected = GradientShapes(first);
-  const ShapeMap shapes = GradientShapes(other);
-  for (const auto& [name, shape] : shapes) {
+  std::map<std::string_view, const TensorInfo*> expected;
+  for (const TraceTensor& tensor : first.tensors) {
+    if (tensor.info->role == Role::kGrad) expected.emplace(tensor.info->name, &*tensor.info);
+  }
+  for (const TraceTensor& tensor : other.tensors) {
+    const auto& [name, role, dtype, shape] = *tensor.info;
+    if (role != Role::kGrad) continue;
     const auto match = expected.find(name);
     if (match == expected.end()) {
       throw InputError(TensorPlace(other.place, name),
                        "is not in " + first_name + " of the same step");
     }
-    if (*match->second != *shape) {
+    if (match->second->shape != shape) {
       throw InputError(TensorPlace(other.place, name), "shape differs from " + first_name,
-                       ShapeText(*match->second), ShapeText(*shape));
+                       ShapeText(match->second->shape), ShapeText(shape));
     }
+    expected.erase(match);
   }
-  for (const auto& [name, shape] : expected) {
-    if (shapes.contains(name)) continue;
-    throw InputError(TensorPlace(other.place, name), "is missing, but " + first_name + " has it");
-  }
+  if (expected.empty()) return;
+  throw InputError(TensorPlace(other.place, expected.begin()->first),
+                   "is missing, but " + first_name + " has it");
 }
 
 // Loads the sum or the mean over the ranks.
