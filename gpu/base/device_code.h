@@ -63,15 +63,6 @@ DLSIM_HOST_DEVICE inline HalfWords LoadOnce(const HalfWords* from) {
 #endif
 }
 
-// Returns the place of the highest bit of a number that is not 0.
-DLSIM_HOST_DEVICE inline uint32_t HighestBit(uint32_t number) {
-#ifdef __CUDA_ARCH__
-  return 31u - static_cast<uint32_t>(__clz(static_cast<int>(number)));
-#else
-  return 31u - static_cast<uint32_t>(__builtin_clz(number));
-#endif
-}
-
 // Atomic operations, on memory of the block or of the device. The first two return what was there.
 DLSIM_HOST_DEVICE inline uint32_t AtomicAdd(uint32_t* to, uint32_t number) {
 #ifdef __CUDA_ARCH__

@@ -88,22 +88,6 @@ struct OfThread {
   uint32_t absmax = 0, largest = 0;
 };
 
-// A nonzero finite magnitude: its exponent from kLowestExponent on, and its significand.
-struct PlacedValue {
-  uint32_t place;
-  uint32_t significand;
-};
-
-DLSIM_HOST_DEVICE inline PlacedValue PlaceValue(uint32_t magnitude) {
-  constexpr uint32_t kNormal = 23;  // of the smallest normal value
-  if (magnitude >= codec::kImplicitBit) {
-    return {(magnitude >> 23) + kNormal - 1,
-            (magnitude & codec::kMantissaMask) | codec::kImplicitBit};
-  }
-  const uint32_t place = HighestBit(magnitude);
-  return {place, magnitude << (kNormal - place)};
-}
-
 // Returns whether the values of bucket `high` round up if so many bits are kept.
 DLSIM_HOST_DEVICE constexpr bool RoundsUp(uint32_t high, uint32_t bits) {
   return high >= kBuckets - (kBuckets >> bits);

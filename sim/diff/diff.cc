@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "dlsim/measure.h"
-#include "src/base/parallel.h"
 #include "src/measure/measure_chunk.h"
 #include "src/measure/step_blocks.h"
 
@@ -74,12 +73,13 @@ struct PairSums {
   double squares_a = 0, squares_b = 0, product = 0;
   double squares_of_difference = 0;  // of b - a
 
-  void Add(const PairSums& later) {
+  PairSums& operator+=(const PairSums& later) {
     nonfinite_differences += later.nonfinite_differences;
     squares_a += later.squares_a;
     squares_b += later.squares_b;
     product += later.product;
     squares_of_difference += later.squares_of_difference;
+    return *this;
   }
 };
 
@@ -124,39 +124,23 @@ std::span<const float> SumOf(BlockLoader& loader, size_t first, size_t count, si
   return sum;
 }
 
-// `sources` has the recordings of a, then those of b.
-PairSums CompareBlock(const TensorSources& sources, size_t of_a, const Block& block) {
-  BlockLoader loader(Accumulation::kQuantizeThenSum);
-  loader.Read(sources, block);
-  std::vector<float> sum_a, sum_b;
-  const size_t of_b = sources.recordings.size() - of_a;
-  const std::span<const float> a = SumOf(loader, 0, of_a, block.count, sum_a);
-  const std::span<const float> b = SumOf(loader, of_a, of_b, block.count, sum_b);
-  PairSums sums;
-  for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
-    const size_t count = std::min(kChunkElements, block.count - begin);
-    sums.Add(CompareChunk(a.subspan(begin, count), b.subspan(begin, count)));
-  }
-  return sums;
-}
-
+// `sources` have the recordings of a, then those of b.
 std::vector<PairSums> CompareValues(const std::vector<TensorSources>& sources,
                                     std::span<const size_t> recordings_of_a) {
-  std::vector<PairSums> sums(sources.size());
-  ForEachWave(sources, [&](std::span<const Block> wave) {
-    std::vector<PairSums> of_block(wave.size());
-    uint64_t elements = 0;
-    for (const Block& block : wave) elements += 2 * block.count;
-    ParallelFor(
-        wave.size(),
-        [&](size_t i) {
-          const size_t tensor = wave[i].tensor;
-          of_block[i] = CompareBlock(sources[tensor], recordings_of_a[tensor], wave[i]);
-        },
-        elements);
-    for (size_t i = 0; i < wave.size(); ++i) sums[wave[i].tensor].Add(of_block[i]);
-  });
-  return sums;
+  const auto compare = [&](const Block& block, BlockLoader& loader) {
+    std::vector<float> sum_a, sum_b;
+    const size_t of_a = recordings_of_a[block.tensor];
+    const size_t of_b = sources[block.tensor].recordings.size() - of_a;
+    const std::span<const float> a = SumOf(loader, 0, of_a, block.count, sum_a);
+    const std::span<const float> b = SumOf(loader, of_a, of_b, block.count, sum_b);
+    PairSums sums;
+    for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
+      const size_t count = std::min(kChunkElements, block.count - begin);
+      sums += CompareChunk(a.subspan(begin, count), b.subspan(begin, count));
+    }
+    return sums;
+  };
+  return AddBlocks(sources, Accumulation::kQuantizeThenSum, PairSums(), compare);
 }
 
 void SetFigures(const PairSums& sums, TensorDifference& into) {

@@ -223,30 +223,6 @@ struct BlockAnswer {
   }
 };
 
-// Adds what of(gradient, block, its values) returns for the blocks of each gradient to `zero`.
-template <class Result, class Of>
-std::vector<Result> OverBlocks(const TraceStep& step, const StepOptions& options,
-                               const Result& zero, const Of& of) {
-  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
-  std::vector<Result> results(tensors.size(), zero);
-  const auto look = [&](std::span<const Block> wave) {
-    std::vector<Result> of_block(wave.size(), zero);
-    uint64_t elements = 0;
-    for (const Block& block : wave) elements += block.count;
-    ParallelFor(
-        wave.size(),
-        [&](size_t i) {
-          BlockLoader loader(options.accumulation);
-          loader.Read(tensors[wave[i].tensor], wave[i]);
-          of_block[i] += of(tensors[wave[i].tensor], wave[i], loader);
-        },
-        2 * elements * step.recordings.size());
-    for (size_t i = 0; i < wave.size(); ++i) results[wave[i].tensor] += of_block[i];
-  };
-  ForEachWave(tensors, look);
-  return results;
-}
-
 }  // namespace
 
 StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
@@ -254,7 +230,8 @@ StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
   const std::vector<int64_t> parts = PartNumbers(step, options.accumulation);
   BlockAnswer zero;
   zero.parts.resize(parts.size());
-  const auto measure = [&](const TensorSources& sources, const Block& block, BlockLoader& loader) {
+  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
+  const auto measure = [&](const Block& block, BlockLoader& loader) {
     ArrayConversion how = {question.conversion, question.ScaleOf(block.tensor), {}};
     how.random.seed = options.seed;
     BlockAnswer found = zero;
@@ -269,7 +246,8 @@ StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
         const AccumulatedChunk sums = {std::span(unscaled).first(count),
                                        std::span(scaled).first(count)};
         if (how.conversion.rounding == Rounding::kStochastic) {
-          how.random.stream = StreamOf(sources.first->info->name, step.step, parts[part]);
+          how.random.stream =
+              StreamOf(tensors[block.tensor].first->info->name, step.step, parts[part]);
         }
         found.parts[part].Merge(
             MeasureChunk(values.subspan(begin, count), block.begin + begin, how, &sums));
@@ -282,7 +260,7 @@ StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
     return found;
   };
   StepAnswer answer;
-  for (BlockAnswer& found : OverBlocks(step, options, zero, measure)) {
+  for (BlockAnswer& found : AddBlocks(tensors, options.accumulation, zero, measure)) {
     TensorAnswer& tensor = answer.emplace_back();
     TensorAnswer::Rest& rest = tensor.MakeRest();
     for (const TensorStats& part : found.parts) tensor.total.Merge(part);
@@ -296,7 +274,7 @@ StepAnswer MeasureStep(const TraceStep& step, const StepQuestion& question,
 }
 
 std::vector<double> SumGradients(const TraceStep& step) {
-  const auto sum_of = [](const TensorSources&, const Block&, BlockLoader& loader) {
+  const auto sum_of = [](const Block&, BlockLoader& loader) {
     double sum = 0;
     for (size_t part = 0; part < loader.part_count(); ++part) {
       const std::span<const float> values = loader.Values(part);
@@ -309,14 +287,15 @@ std::vector<double> SumGradients(const TraceStep& step) {
     }
     return sum;
   };
-  return OverBlocks(step, {}, 0.0, sum_of);
+  return AddBlocks(CollectTensors(step, Pass::kBackward), Accumulation::kQuantizeThenSum, 0.0,
+                   sum_of);
 }
 
 std::vector<std::valarray<uint64_t>> CountGradients(
     const TraceStep& step, Accumulation accumulation,
     std::span<const std::vector<uint32_t>> magnitudes) {
   const std::valarray<uint64_t> zero(magnitudes.size());
-  const auto count_of = [&](const TensorSources&, const Block& block, BlockLoader& loader) {
+  const auto count_of = [&](const Block& block, BlockLoader& loader) {
     std::valarray<uint64_t> counts = zero;
     for (size_t part = 0; part < loader.part_count(); ++part) {
       const std::span<const float> values = loader.Values(part);
@@ -331,7 +310,7 @@ std::vector<std::valarray<uint64_t>> CountGradients(
     }
     return counts;
   };
-  return OverBlocks(step, {.accumulation = accumulation}, zero, count_of);
+  return AddBlocks(CollectTensors(step, Pass::kBackward), accumulation, zero, count_of);
 }
 
 uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measurement of a chunk, and the order of sums that measure.h promises.
+// The measurement of a chunk, and the order of sums that measure.h promises, also over blocks.
 #pragma once
 
 #include <array>
@@ -8,8 +8,11 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "dlsim/measure.h"
+#include "src/base/parallel.h"
+#include "src/measure/step_blocks.h"
 
 namespace dlsim {
 
@@ -45,6 +48,29 @@ template <class Add>
     for (size_t lane = 0; lane < kSumLanes; ++lane) add(i + lane, lane);
   }
   for (size_t lane = 0; i + lane < count; ++lane) add(i + lane, lane);
+}
+
+// Adds what of(block, its values) returns for the blocks of each tensor, in order, to `zero`: the
+// same digits for any number of threads.
+template <class Result, class Of>
+std::vector<Result> AddBlocks(const std::vector<TensorSources>& tensors, Accumulation accumulation,
+                              const Result& zero, const Of& of) {
+  std::vector<Result> results(tensors.size(), zero);
+  ForEachWave(tensors, [&](std::span<const Block> wave) {
+    std::vector<Result> of_block(wave.size(), zero);
+    uint64_t elements = 0;
+    for (const Block& block : wave) {
+      elements += block.count * tensors[block.tensor].recordings.size();
+    }
+    const auto look = [&](size_t i) {
+      BlockLoader loader(accumulation);
+      loader.Read(tensors[wave[i].tensor], wave[i]);
+      of_block[i] += of(wave[i], loader);
+    };
+    ParallelFor(wave.size(), look, 2 * elements);
+    for (size_t i = 0; i < wave.size(); ++i) results[wave[i].tensor] += of_block[i];
+  });
+  return results;
 }
 
 }  // namespace dlsim

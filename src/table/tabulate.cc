@@ -652,13 +652,8 @@ void TableSums::AddMagnitude(uint32_t magnitude) {
     ++zeros;
     return;
   }
-  const auto biased = static_cast<int>(magnitude >> 23);
-  if (biased > 0) {
-    Of(biased - 127).Add((magnitude & codec::kMantissaMask) | codec::kImplicitBit);
-    return;
-  }
-  const int zeros_above = std::countl_zero(magnitude) - 8;
-  Of(-126 - zeros_above).Add(magnitude << zeros_above);
+  const PlacedValue value = PlaceValue(magnitude);
+  binades[value.place].Add(value.significand);
 }
 
 }  // namespace dlsim

@@ -18,6 +18,25 @@ namespace dlsim {
 inline constexpr int kLowestExponent = -149, kHighestExponent = 127;
 inline constexpr size_t kExponents = kHighestExponent - kLowestExponent + 1;
 
+// A nonzero finite magnitude: its exponent from kLowestExponent on, and its significand.
+struct PlacedValue {
+  uint32_t place, significand;
+};
+
+DLSIM_HOST_DEVICE inline PlacedValue PlaceValue(uint32_t magnitude) {
+  constexpr uint32_t kNormal = 23;  // of the smallest normal value
+  if (magnitude >= codec::kImplicitBit) {
+    return {(magnitude >> 23) + kNormal - 1,
+            (magnitude & codec::kMantissaMask) | codec::kImplicitBit};
+  }
+#ifdef __CUDA_ARCH__
+  const uint32_t place = 31u - static_cast<uint32_t>(__clz(static_cast<int>(magnitude)));
+#else
+  const uint32_t place = 31u - static_cast<uint32_t>(__builtin_clz(magnitude));
+#endif
+  return {place, magnitude << (kNormal - place)};
+}
+
 // Sums over values of one binade, linear in parts of their significands: the kernel multiplies but
 // once. For bit n of M, from kFirstBit to 22, `set` counts the values in which it is set, and
 // `below` sums M mod 2^n of these. Then, with L(n) the sum of (M mod 2^n)^2,
