@@ -57,8 +57,9 @@ class NpzArchive {
 };
 
 // Reads from the .npy file that the member is, in one pass, which is restarted when asked for an
-// offset long before; offsets ought to ascend but for what threads do. Thread-safe, also with other members of the same archive. Throws InputError for a
-// damaged member: a wrong checksum is found when the last byte is read.
+// offset long before; offsets ought to ascend but for what threads do. Thread-safe, also with other
+// members of the same archive. Throws InputError for a damaged member: a wrong checksum is found
+// when the last byte is read.
 ByteSource SourceOf(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
 
 // Reads and checks the .npy header of `member`.
