@@ -452,8 +452,8 @@ def _refuse_arrays(name: str, given: object) -> None:
 def progress_to(callback: Progress) -> Iterator[None]:
     """Context in which commands report their progress to `callback`, not on the terminal.
 
-    A few times a second the callback gets the steps done, all steps, and a line of text, anew for
-    each pass over the steps. An exception that it raises ends the command.
+    A few times a second the callback gets the steps done, all steps, and a line of text. Each pass
+    over the steps begins at the first. An exception that it raises ends the command.
     """
     before = _on_progress.set(callback)
     try:
