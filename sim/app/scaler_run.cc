@@ -103,19 +103,25 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
 std::optional<int64_t> FirstDifference(const ScalerRun& whole, const ScalerRun& interrupted) {
   std::optional<int64_t> first;
   const auto note = [&](int64_t step) { first = std::min(first.value_or(step), step); };
-  const auto same_scale = [](const ScaleRun& a, const ScaleRun& b) {
-    return HexFloat(a.scale) == HexFloat(b.scale);
-  };
   // Both paths are lists of runs of one scale.
-  const auto [a, b] = std::ranges::mismatch(
-      whole.scale, interrupted.scale, [&](const ScaleRun& one, const ScaleRun& other) {
-        return one.count == other.count && same_scale(one, other);
-      });
-  const bool has_a = a != whole.scale.end(), has_b = b != interrupted.scale.end();
-  if (has_a || has_b) {
-    int64_t step = has_a && has_b && same_scale(*a, *b) ? std::min(a->count, b->count) : 0;
-    for (const ScaleRun& alike : std::span(whole.scale.begin(), a)) step += alike.count;
-    note(step);
+  int64_t step = 0;
+  size_t a = 0, b = 0;
+  int64_t rest_a = 0, rest_b = 0;  // steps left of the current runs
+  while (true) {
+    if (rest_a == 0 && a < whole.scale.size()) rest_a = whole.scale[a++].count;
+    if (rest_b == 0 && b < interrupted.scale.size()) rest_b = interrupted.scale[b++].count;
+    if (rest_a == 0 && rest_b == 0) break;
+    const bool same =
+        rest_a > 0 && rest_b > 0 &&
+        HexFloat(whole.scale[a - 1].scale) == HexFloat(interrupted.scale[b - 1].scale);
+    if (!same) {
+      note(step);
+      break;
+    }
+    const int64_t common = std::min(rest_a, rest_b);
+    step += common;
+    rest_a -= common;
+    rest_b -= common;
   }
   const auto [x, y] = std::ranges::mismatch(whole.skipped, interrupted.skipped);
   if (x != whole.skipped.end()) note(*x);
