@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -285,9 +287,31 @@ std::string Block(const FormatTuning& tuning, bool compares_current) {
   return "";
 }
 
-// What is recommended and how to configure it; with `details` what others lose.
-std::string FormatTuneReport(const TuneResult& result, bool details) {
+// What a tuned interval counts where steps were left out; empty if none was.
+std::string StrideNote(std::span<const StepWindow> steps) {
+  int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
+  for (size_t i = 1; i < steps.size(); ++i) {
+    least = std::min(least, steps[i].step - steps[i - 1].step);
+    most = std::max(most, steps[i].step - steps[i - 1].step);
+  }
+  if (most <= 1) return "";
+  if (least == most) {
+    return fmt::format(
+        "note: only every {0}th step is recorded, and intervals count recorded steps: multiply a "
+        "tuned growth interval that is shorter than the trace by {0}\n",
+        least);
+  }
+  return fmt::format(
+      "note: the recorded steps are {} to {} steps apart, and intervals count recorded steps as if "
+      "they were consecutive; training has more steps between overflows\n",
+      least, most);
+}
+
+// What is recommended and how to configure it; with `details` what others lose. `accumulates`:
+// several recorded steps make one, so that numbers do not tell which were left out.
+std::string FormatTuneReport(const TuneResult& result, bool accumulates, bool details) {
   std::string text;
+  if (!accumulates && !result.formats.empty()) text = StrideNote(result.formats[0].windows);
   for (const FormatTuning& tuning : result.formats) {
     text += Recommendation(tuning);
     if (result.compares_current && Trains(tuning)) text += Changes(tuning);
@@ -346,7 +370,8 @@ inline void Rows(const CommonScales& of, RowSink& row) {
   row("low_step", of.low_step ? &of.low_step->step : nullptr,
       "that decides the least; null if nothing does");
   row("low_tensor", of.low_step ? &of.low_step->low_tensor : nullptr, "that does at that step");
-  row("high_step", of.high_step ? &of.high_step->step : nullptr, "that decides the largest");
+  row("high_step", of.high_step ? &of.high_step->step : nullptr,
+      "that decides the largest; null if nothing does");
   row("high_tensor", of.high_step ? &of.high_step->high_tensor : nullptr, "the same");
   row("empty", of.empty(), "whether none serves all steps");
 }
@@ -552,7 +577,7 @@ int RunTune(TuneCommandOptions options) {
     WriteReport(FormatAdviceLines(advice) +
                 (options.details ? FormatAdviceDetails(advice, options.top) : "") + "\n" +
                 (config ? DescribeConfig(*config) : "") + DescribeTrace(facts) +
-                FormatTuneReport(result, options.details));
+                FormatTuneReport(result, input.source.step_count < facts.steps, options.details));
     return 0;
   }
   const ConfigTarget target = *options.emit;

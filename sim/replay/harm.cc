@@ -51,7 +51,9 @@ std::vector<bool> NoiseFinder::Find(const Step& step, std::span<const TensorStat
       const size_t known = tallies_.items().size();
       tally_of_.push_back(tallies_.PlaceOf(tensor, tally_of_.size()));
       if (tally_of_.back() < known || sampled_.items().empty()) continue;
-      tallies_[known] = sampled_.Of(tensor, known);
+      const Tally& before = sampled_.Of(tensor, known);
+      tallies_[known].noise = before.noise;
+      tallies_[known].steps = before.steps;
     }
     layer_count_ = places.size();
   }

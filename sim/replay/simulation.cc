@@ -19,6 +19,17 @@ HeatMap::HeatMap(size_t steps, uint64_t max_bins)
   DLSIM_CHECK(max_bins > 0);
 }
 
+// Nearly every step has the tensors of the one before, at the same positions.
+HeatMapRow& HeatMap::RowOf(const TensorInfo& tensor, size_t position) {
+  if (position < rows_.size() && rows_[position].name == tensor.name &&
+      rows_[position].role == tensor.role) {
+    return rows_[position];
+  }
+  const auto [found, added] = row_of_.try_emplace({tensor.name, tensor.role}, rows_.size());
+  if (added) rows_.push_back({tensor.name, tensor.role, std::vector<TensorStats>(bin_count_)});
+  return rows_[found->second];
+}
+
 void HeatMap::Add(size_t index, const ReplayStep& record, const Step& step,
                   const StepAnswer& answers) {
   const size_t bin = index * bin_count_ / steps_;
@@ -29,10 +40,7 @@ void HeatMap::Add(size_t index, const ReplayStep& record, const Step& step,
   ++column.steps;
   column.skipped_steps += record.skipped;
   for (size_t t = 0; t < answers.size(); ++t) {
-    const TensorInfo& tensor = step.gradients()[t];
-    HeatMapRow& row = rows_.Of(tensor.name, t, tensor.role);
-    row.cells.resize(bin_count_);
-    row.cells[bin].Merge(answers[t].total);
+    RowOf(step.gradients()[t], t).cells[bin].Merge(answers[t].total);
   }
 }
 

@@ -6,14 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
-#include "sim/base/named_list.h"
 
 namespace dlsim::sim {
 
@@ -27,7 +28,7 @@ struct StepBin {
 struct HeatMapRow {
   std::string name;
   Role role = Role::kGrad;
-  std::vector<TensorStats> cells = {};  // per bin, over its steps and micro-steps
+  std::vector<TensorStats> cells;  // per bin, over its steps and micro-steps
 };
 
 // The map of one run. Bins hold as many steps as their neighbors, or one more.
@@ -41,12 +42,15 @@ class HeatMap {
 
   // Bins that have steps: a run that stopped early has fewer.
   const std::vector<StepBin>& bins() const { return bins_; }
-  const std::vector<HeatMapRow>& rows() const { return rows_.items(); }
+  const std::vector<HeatMapRow>& rows() const { return rows_; }  // in order of first appearance
 
  private:
+  HeatMapRow& RowOf(const TensorInfo& tensor, size_t position);
+
   size_t steps_, bin_count_;
   std::vector<StepBin> bins_;
-  NamedList<HeatMapRow> rows_;
+  std::vector<HeatMapRow> rows_;
+  std::map<std::pair<std::string, Role>, size_t> row_of_;  // a name may have another role later
 };
 
 // One run of a simulation. A policy that refused its parameters has an event and no result.

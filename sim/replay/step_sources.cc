@@ -125,6 +125,24 @@ void NoteHalfPrecision(const Recording& recording, std::vector<std::string>& not
   }
 }
 
+// safetensors of transformers say {"format": "pt"}; their names are those of parameters.
+bool NoteWeights(const Recording& recording, std::vector<std::string>& notes) {
+  const auto format = recording.metadata.find("format");
+  if (format == recording.metadata.end() || format->second != "pt") return false;
+  const auto is_gradient = [](const TraceTensor& tensor) {
+    return tensor.info->name.ends_with("grad") || tensor.info->role == Role::kActGrad;
+  };
+  const auto is_weight = [](const TraceTensor& tensor) {
+    return tensor.info->name.ends_with(".weight");
+  };
+  if (std::ranges::any_of(recording.tensors, is_gradient)) return false;
+  if (std::ranges::none_of(recording.tensors, is_weight)) return false;
+  notes.push_back(recording.place +
+                  " looks like the weights of a model, not its gradients: record gradients with "
+                  "dlsim.Recorder, or save p.grad of each parameter");
+  return true;
+}
+
 // The last parts of names that gradients do not have; names of forward roles are none of theirs.
 bool NamesForwardOrWeight(std::string_view name) {
   constexpr std::string_view kEndings[] = {".act",    ".value",      ".fwd",   ".weight", ".bias",
@@ -174,8 +192,8 @@ void NoteGaps(size_t steps, const std::function<int64_t(size_t)>& number,
 }
 
 // Returns the reader's own notes, then one each for steps that were not recorded, for gradients in
-// 16 bits, and for names like those of forward values or weights; the last two go by the first
-// step.
+// 16 bits, and for what looks like a model's weights or has a name like forward values or weights;
+// the last two go by the first step.
 std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
   std::vector<std::string> notes = trace.notes();
   NoteGaps(
@@ -187,6 +205,7 @@ std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
     return notes;
   }
   NoteHalfPrecision(step->recordings.front(), notes);
+  if (NoteWeights(step->recordings.front(), notes)) return notes;
   std::vector<std::string_view> gradients;
   for (const TraceTensor& tensor : step->recordings.front().tensors) {
     if (tensor.info->role == Role::kGrad) gradients.push_back(tensor.info->name);
