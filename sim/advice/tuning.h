@@ -51,7 +51,7 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
 // The scales, powers of two or not, that serve every step that some scale makes finite.
 struct CommonScales {
   double low = 0, high = 0;  // a power of two; the largest that no such step forbids
-  // That decide; null: nothing bounds it.
+  // The steps that decide them; null where none does.
   const StepWindow *low_step = nullptr, *high_step = nullptr;
   bool empty() const { return low > high; }
 };

@@ -28,7 +28,7 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
   for (size_t r = 0; r < step.recordings.size(); ++r) {
     for (const TraceTensor& tensor : step.recordings[r].tensors) {
       const TensorInfo& info = *tensor.info;
-      if (pass != Pass::kAny && IsForward(info.role) != (pass == Pass::kForward)) continue;
+      if (!IsOf(pass, info.role)) continue;
       size_t t = tensors.size();
       if (repeats) t = index.try_emplace(info.name, t).first->second;
       if (t == tensors.size()) {

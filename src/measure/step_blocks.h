@@ -47,6 +47,9 @@ size_t ElementsOf(const Source& source, const Block& block);
 
 // The pass of training that tensors belong to.
 enum class Pass : uint8_t { kBackward, kForward, kAny };
+inline bool IsOf(Pass pass, Role role) {
+  return pass == Pass::kAny || IsForward(role) == (pass == Pass::kForward);
+}
 
 // Returns the tensors of a pass over all recordings, in the order in which they come first. They
 // point into `step`.

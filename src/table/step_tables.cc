@@ -456,16 +456,15 @@ PartTables TabulateAt(float mantissa, const PartTables& parts, const TraceStep& 
 
 std::vector<TensorRef> DescribeTensors(const TraceStep& step) {
   std::vector<TensorRef> tensors;
+  const bool repeats = step.recordings.size() > 1;  // names of one recording are distinct
   for (const Pass pass : {Pass::kBackward, Pass::kForward}) {
-    const size_t begin = tensors.size();
-    std::set<std::string_view> names;  // of the recordings before
+    std::set<std::string_view> names;
     for (const Recording& recording : step.recordings) {
       for (const TraceTensor& tensor : recording.tensors) {
-        const bool of_pass = IsForward(tensor.info->role) == (pass == Pass::kForward);
-        if (of_pass && !names.contains(tensor.info->name)) tensors.push_back(tensor.info);
+        const TensorInfo& info = *tensor.info;
+        if (!IsOf(pass, info.role) || (repeats && !names.insert(info.name).second)) continue;
+        tensors.push_back(tensor.info);
       }
-      if (&recording == &step.recordings.back()) continue;
-      for (const TensorRef& tensor : std::span(tensors).subspan(begin)) names.insert(tensor->name);
     }
   }
   return tensors;
